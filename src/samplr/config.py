@@ -1,0 +1,275 @@
+"""The configuration of a batch of runs: nested frozen dataclasses, each field documented where it is declared.
+
+Where the paper reports a value for an environment, that environment's `defaults` hold it; the values here are those of
+its car-racing experiment.
+"""
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, Literal, TypeVar
+
+from samplr.envs import environment_class, environment_name
+from samplr.envs.api import Environment
+from samplr.errors import SamplrError, UnknownNameError
+
+E = TypeVar("E", bound=Environment)
+
+TeacherName = Literal["dr", "plr", "robust_plr"]
+GroundingName = Literal["none", "naive", "fictitious"]
+
+METHODS: Mapping[str, tuple[TeacherName, GroundingName]] = {
+    "dr": ("dr", "naive"),
+    "plr": ("plr", "none"),
+    "robust_plr": ("robust_plr", "none"),
+    "naive": ("robust_plr", "naive"),
+    "samplr": ("robust_plr", "fictitious"),
+}
+"""The named pairs of teacher and grounding."""
+
+
+@dataclass(frozen=True)
+class StudentConfig:
+    """The PPO agent."""
+
+    encoder: str = "mlp"
+    """The network's encoder: `mlp`, or one of the environment's own."""
+    hidden: tuple[int, ...] = (64, 64)
+    """Sizes of the encoder's hidden layers."""
+    memory: int = 0
+    """Size of the LSTM; 0 for a student without memory."""
+    learning_rate: float = 1e-4
+    """Adam's learning rate."""
+    adam_epsilon: float = 1e-5
+    """Adam's ε."""
+    discount: float = 0.99
+    """γ."""
+    gae_lambda: float = 0.9
+    """λ of the generalised advantage estimator."""
+    epochs: int = 3
+    """Passes over each rollout."""
+    minibatches: int = 4
+    """Minibatches of each pass."""
+    clip: float = 0.2
+    """PPO's clip range."""
+    clip_values: bool = False
+    """Whether the value loss is clipped as well."""
+    value_coefficient: float = 1.0
+    """Weight of the value loss."""
+    entropy_coefficient: float = 0.0
+    """Weight of the entropy bonus."""
+    max_gradient_norm: float = 0.5
+    """Gradients are scaled down to this global norm."""
+    normalise_returns: bool = True
+    """Whether rewards are divided by the running standard deviation of the discounted return."""
+    normalise_advantages: bool = True
+    """Whether advantages are normalised over each rollout."""
+
+
+@dataclass(frozen=True)
+class ReplayConfig:
+    """The level replay of `plr` and `robust_plr`."""
+
+    rate: float = 0.5
+    """p: the probability that a rollout replays levels."""
+    capacity: int = 500
+    """K: how many levels the buffer holds."""
+    fill: float = 0.5
+    """Replay begins when enough new levels were presented to fill this share of the buffer."""
+    score: str = "positive_value_loss"
+    """`positive_value_loss`, `l1_value_loss`, `max_mc`, or an oracle of the environment's own."""
+    prioritisation: Literal["rank", "power"] = "power"
+    """How a score becomes a weight."""
+    temperature: float = 1.0
+    """β: weights are taken to the power 1/β."""
+    staleness: float = 0.7
+    """ρ: the share of the weight that goes by the time since a level was last scored."""
+
+
+@dataclass(frozen=True)
+class FictitiousConfig:
+    """The transitions of grounding `fictitious`."""
+
+    samples: int | Literal["exact"] = 1
+    """M: how many posterior draws each TD error averages over (the paper: 1); `exact` for its expectation."""
+    trace: Literal["full", "matched"] = "full"
+    """`full` (the paper), or `matched`: advantages are passed on only over transitions that equal the real ones."""
+
+
+@dataclass(frozen=True)
+class Config(Generic[E]):
+    """Everything a batch of runs is made from."""
+
+    env: E
+    """The environment and its settings."""
+    teacher: TeacherName = "robust_plr"
+    """Who proposes levels."""
+    grounding: GroundingName = "fictitious"
+    """Which transitions the student learns from."""
+    student: StudentConfig = field(default_factory=StudentConfig)
+    replay: ReplayConfig = field(default_factory=ReplayConfig)
+    fictitious: FictitiousConfig = field(default_factory=FictitiousConfig)
+    workers: int = 16
+    """Levels in each rollout, one for each worker."""
+    rollout: int = 125
+    """Steps each worker takes in a rollout."""
+    seeds: int = 1
+    """How many runs are trained side by side."""
+    first_seed: int = 0
+    """The seed of the first of them."""
+    steps: int = 1_000_000
+    """Environment steps of each run, rounded up to whole rollouts."""
+    gradient_updates: int | None = None
+    """If given, train until the student has learned from this many rollouts, however many steps that takes."""
+    log_every: int = 50
+    """Updates between two lines of metrics; they are one call of the compiled program."""
+    checkpoint_seconds: float = 60.0
+    """Least time between two checkpoints; 0 to save with every line of metrics."""
+
+    @property
+    def method(self) -> str:
+        """The name of this pair of teacher and grounding, or `teacher+grounding` where it has none."""
+        for name, pair in METHODS.items():
+            if pair == (self.teacher, self.grounding):
+                return name
+        return f"{self.teacher}+{self.grounding}"
+
+
+def default_config(env: str | Environment = "icy_road", method: str = "samplr", **changes: Any) -> Config:
+    """The defaults of an environment under a method.
+
+    **Arguments:**
+
+    - `env`: a name, an import path `my_package:MyEnv`, or an environment.
+    - `method`: one of `METHODS`.
+    - `changes`: fields to change; nested ones with a double underscore, as `student__learning_rate=3e-4`.
+    """
+    if method not in METHODS:
+        raise UnknownNameError("method", method, METHODS)
+    teacher, grounding = METHODS[method]
+    environment = environment_class(env)() if isinstance(env, str) else env
+    config = Config(environment, teacher, grounding)
+    for name, value in environment.defaults.items():
+        config = replace_field(config, name.split("."), value)
+    for name, value in changes.items():
+        config = replace_field(config, name.split("__"), value)
+    validate(config)
+    return config
+
+
+def replace_field(config: Any, path: list[str], value: Any) -> Any:
+    """A dataclass with one field, possibly nested, changed."""
+    name, *rest = path
+    known = [f.name for f in dataclasses.fields(config)]
+    if name not in known:
+        raise UnknownNameError("configuration field", name, known)
+    changed = replace_field(getattr(config, name), rest, value) if rest else value
+    return dataclasses.replace(config, **{name: changed})
+
+
+def validate(config: Config) -> None:
+    """Raise `SamplrError` where a configuration cannot be trained."""
+    student, replay, samples = config.student, config.replay, config.fictitious.samples
+    at_least_one = {
+        "steps": config.steps,
+        "seeds": config.seeds,
+        "workers": config.workers,
+        "rollout": config.rollout,
+        "log-every": config.log_every,
+        "student.epochs": student.epochs,
+        "student.minibatches": student.minibatches,
+        "replay.capacity": replay.capacity,
+        "gradient-updates": 1 if config.gradient_updates is None else config.gradient_updates,
+        "fictitious.samples": 1 if samples == "exact" else samples,
+    }
+    for name, value in at_least_one.items():
+        if value < 1:
+            raise SamplrError(f"--{name} must be at least 1, not {value}")
+    shares = {"replay.rate": replay.rate, "replay.fill": replay.fill, "replay.staleness": replay.staleness}
+    for name, share in shares.items():
+        if not 0 <= share <= 1:
+            raise SamplrError(f"--{name} must lie between 0 and 1, not {share:g}")
+    if replay.temperature <= 0:
+        raise SamplrError(f"--replay.temperature must be positive, not {replay.temperature:g}")
+    if config.teacher != "dr" and replay.rate == 0:
+        raise SamplrError("--replay.rate 0 never replays a level: choose --teacher dr instead")
+    if config.grounding == "fictitious" and config.teacher != "dr" and replay.score == "max_mc":
+        raise SamplrError(
+            "--replay.score max_mc judges by hindsight, which grounding 'fictitious' rules out: "
+            "choose positive_value_loss or l1_value_loss"
+        )
+    sequences = config.workers if student.memory else config.workers * config.rollout
+    if sequences % student.minibatches:
+        unit = "workers" if student.memory else "workers × rollout steps"
+        raise SamplrError(
+            f"--student.minibatches {student.minibatches} does not divide the {sequences} {unit} of a rollout"
+        )
+
+
+def to_json(config: Config) -> dict[str, Any]:
+    """A configuration as JSON; the environment by its name and settings."""
+    data = _plain(config)
+    data["env"] = {"name": environment_name(type(config.env)), **data["env"]}
+    return data
+
+
+def from_json(data: Mapping[str, Any]) -> Config:
+    """Read what `to_json` wrote. Fields left out take the environment's defaults."""
+    settings = dict(data.get("env", {}))
+    if "name" not in settings:
+        raise SamplrError("a configuration needs the name of its environment: {\"env\": {\"name\": …}}")
+    environment = environment_class(settings.pop("name"))
+    config = default_config(_merged(environment(), settings))
+    config = _merged(config, {name: value for name, value in data.items() if name != "env"})
+    validate(config)
+    return config
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _merged(instance: Any, data: Mapping[str, Any], prefix: str = "") -> Any:
+    """A dataclass with the fields that `data` names, checked against their types."""
+    hints = typing.get_type_hints(type(instance))
+    known = [f.name for f in dataclasses.fields(instance)]
+    changes = {}
+    for name, value in data.items():
+        if name not in known:
+            raise UnknownNameError("configuration field", prefix + name, known)
+        current = getattr(instance, name)
+        if dataclasses.is_dataclass(current) and isinstance(value, Mapping):
+            changes[name] = _merged(current, value, f"{prefix}{name}.")
+        else:
+            changes[name] = _converted(value, hints[name], prefix + name)
+    return dataclasses.replace(instance, **changes)
+
+
+def _converted(value: Any, hint: Any, name: str) -> Any:
+    """`value` as `hint` asks for: what JSON cannot say (tuples, whole floats) is mended, the rest refused."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        for option in arguments:
+            try:
+                return _converted(value, option, name)
+            except SamplrError:
+                continue
+    elif origin is Literal:
+        if value in arguments:
+            return value
+        raise UnknownNameError(name, str(value), [str(argument) for argument in arguments])
+    elif origin is tuple and isinstance(value, (list, tuple)):
+        return tuple(_converted(item, arguments[0], name) for item in value)
+    elif hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    elif hint in (int, bool, str, type(None)) and type(value) is hint:
+        return value
+    raise SamplrError(f"the configuration's {name} cannot be {value!r}: it must be {_type_name(hint)}")
+
+
+def _type_name(hint: Any) -> str:
+    return hint.__name__ if isinstance(hint, type) else str(hint)

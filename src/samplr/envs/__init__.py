@@ -1,0 +1,39 @@
+"""The worlds, and how a name on the command line becomes one."""
+
+import importlib
+import inspect
+
+from samplr.envs.api import Environment
+from samplr.errors import SamplrError, UnknownNameError
+
+ENVIRONMENTS = {"icy_road": "samplr.envs.icy_road:IcyRoad"}
+"""The worlds that come with samplr: name and import path."""
+
+
+def environment_class(name: str) -> type[Environment]:
+    """The class of an environment.
+
+    **Arguments:**
+
+    - `name`: one of `ENVIRONMENTS`, or the import path `my_package:MyEnv` of a user's own.
+    """
+    path = ENVIRONMENTS.get(name, name)
+    if ":" not in path:
+        raise UnknownNameError("environment", name, [*ENVIRONMENTS, "my_package:MyEnv"])
+    module_name, _, attribute = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError) as error:
+        raise SamplrError(f"environment '{name}' cannot be imported: {error}") from error
+    if not (inspect.isclass(found) and issubclass(found, Environment)):
+        raise SamplrError(f"environment '{name}' is not a subclass of samplr.envs.api.Environment")
+    return found
+
+
+def environment_name(environment: type[Environment]) -> str:
+    """The name by which `environment_class` finds a class again."""
+    path = f"{environment.__module__}:{environment.__qualname__}"
+    for name, known in ENVIRONMENTS.items():
+        if environment is environment_class(known):
+            return name
+    return path

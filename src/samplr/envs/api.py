@@ -1,0 +1,204 @@
+"""The environment contract: the few pure, unbatched methods a world must have, and the words they use.
+
+An environment is a frozen `eqx.Module`. Its fields are its settings; a level, a world, a state are pytrees of its
+own choosing. Resets are the loop's business: `step` never resets. Three laws are checked by
+`samplr.testing.check_environment`:
+
+1. substituting a posterior draw leaves the current observation unchanged;
+2. changing the real, unrevealed θ′ leaves the fictitious transition bit for bit the same;
+3. terminated and truncated are different things.
+"""
+
+import abc
+import enum
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, UInt8
+
+from samplr.envs.spaces import ActionSpace, Box
+from samplr.errors import LevelError
+from samplr.posteriors import Posterior
+
+Layout = PyTree
+Aleatoric = PyTree
+World = PyTree
+State = PyTree
+Observation = PyTree
+Evidence = PyTree
+
+
+class Origin(enum.IntEnum):
+    """Where a level came from."""
+
+    PRIOR = 0
+    REPLAY = 1
+    EDIT = 2
+    ADVERSARY = 3
+
+
+class Level(eqx.Module):
+    """One setting θ of the free parameters."""
+
+    layout: Layout
+    aleatoric: Aleatoric
+    origin: Int[Array, ""]
+
+
+class TimeStep(eqx.Module):
+    """What one step gives: the observation is the true next one, also at the end of an episode."""
+
+    state: State
+    observation: Observation
+    reward: Float[Array, ""]
+    terminated: Bool[Array, ""]
+    truncated: Bool[Array, ""]
+    metrics: dict[str, Float[Array, ""]] = eqx.field(default_factory=dict)
+    """Named figures of the episode so far; the loop reads them where an episode ends."""
+
+    @property
+    def done(self) -> Bool[Array, ""]:
+        """Whether the episode ended, for either reason."""
+        return self.terminated | self.truncated
+
+
+LevelSampler = Callable[[PRNGKeyArray], Level]
+Suite = Mapping[str, LevelSampler]
+"""An evaluation suite: for each named condition, how its levels are drawn."""
+
+LevelScore = Callable[[Any, Level], Float[Array, ""]]
+"""An oracle's score of one level under a network (see `Environment.oracle_scores`)."""
+
+
+class Environment(eqx.Module):
+    """A world in which students can be trained. Subclass it, or `GroundedEnvironment` for the full benefit."""
+
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    """Training defaults of this world: dotted names of configuration fields and their values."""
+
+    @property
+    @abc.abstractmethod
+    def observation_space(self) -> Box:
+        """The shape of an observation."""
+
+    @property
+    @abc.abstractmethod
+    def action_space(self) -> ActionSpace:
+        """What the agent can do."""
+
+    @abc.abstractmethod
+    def sample_layout(self, *, key: PRNGKeyArray) -> Layout:
+        """Draw a layout from the ground truth P̄."""
+
+    @abc.abstractmethod
+    def sample_aleatoric(self, layout: Layout, *, key: PRNGKeyArray) -> Aleatoric:
+        """Draw θ′ ~ P̄(Θ′|layout)."""
+
+    def build(self, layout: Layout) -> World:
+        """Expand a layout to what simulation needs; called once per rollout, outside the loop over steps."""
+        return layout
+
+    @abc.abstractmethod
+    def reset(
+        self, world: World, aleatoric: Aleatoric, *, key: PRNGKeyArray
+    ) -> tuple[State, Observation]:
+        """Begin an episode."""
+
+    @abc.abstractmethod
+    def step(self, world: World, state: State, action: Array, *, key: PRNGKeyArray) -> TimeStep:
+        """Take one step; never resets."""
+
+    def sample_level(self, *, key: PRNGKeyArray) -> Level:
+        """Draw a whole level from the ground truth."""
+        layout_key, aleatoric_key = jax.random.split(key)
+        layout = self.sample_layout(key=layout_key)
+        return Level(layout, self.sample_aleatoric(layout, key=aleatoric_key), jnp.int32(Origin.PRIOR))
+
+    def identity(self, level: Level) -> PyTree:
+        """The part of θ that simulation depends on: two levels that agree in it are the same level."""
+        return (level.layout, level.aleatoric)
+
+    def summaries(self, aleatoric: Aleatoric) -> dict[str, Float[Array, ""]]:
+        """Named scalars of θ′ which the shift monitor compares with the ground truth."""
+        return {}
+
+    def suites(self) -> Mapping[str, Suite]:
+        """The evaluation suites of this world by name."""
+        return {"ground_truth": {"ground_truth": lambda key: self.sample_level(key=key)}}
+
+    def oracle_scores(self) -> Mapping[str, LevelScore]:
+        """Scores only this world can give, because it knows its own solution."""
+        return {}
+
+    def encoders(self) -> Mapping[str, Callable[..., eqx.Module]]:
+        """Networks made for this world: called with `hidden` and `key`, they map an observation to features."""
+        return {}
+
+    def render(self, world: World, state: State) -> UInt8[np.ndarray, "height width 3"]:
+        """A picture for people; what the agent cannot see may be shown."""
+        raise NotImplementedError(f"{type(self).__name__} draws no pictures")
+
+    def validate(self, level: Level) -> None:
+        """Raise `LevelError` where a level does not fit; this checks shapes, a world may check more."""
+        expected = jax.eval_shape(lambda key: self.sample_level(key=key), jax.random.key(0))
+        if jax.tree.structure(level) != jax.tree.structure(expected):
+            raise LevelError(f"the level does not have the parts of a level of {type(self).__name__}")
+        paths = jax.tree_util.tree_leaves_with_path(expected)
+        for (path, want), got in zip(paths, jax.tree.leaves(level), strict=True):
+            if np.shape(got) != want.shape:
+                name = jax.tree_util.keystr(path, simple=True, separator=".")
+                raise LevelError(f"the level's {name} has shape {np.shape(got)}, expected {want.shape}")
+
+    def level_to_json(self, level: Level) -> dict[str, Any]:
+        """A level as JSON: its leaves by dotted name."""
+        leaves = jax.tree_util.tree_leaves_with_path(level)
+        return {
+            jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf).tolist()
+            for path, leaf in leaves
+        }
+
+    def level_from_json(self, data: Mapping[str, Any]) -> Level:
+        """Read what `level_to_json` wrote, by hand or by program; raises `LevelError` where it does not fit."""
+        template = jax.eval_shape(lambda key: self.sample_level(key=key), jax.random.key(0))
+        leaves, structure = jax.tree_util.tree_flatten_with_path(template)
+        values = {"origin": int(Origin.PRIOR), **data}
+        names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in leaves]
+        if set(values) != set(names):
+            raise LevelError(f"a level of {type(self).__name__} has {names}, not {sorted(values)}")
+        try:
+            arrays = [jnp.asarray(values[name], leaf.dtype) for name, (_, leaf) in zip(names, leaves, strict=True)]
+        except (TypeError, ValueError) as error:
+            raise LevelError(f"a level of {type(self).__name__} holds numbers only: {error}") from error
+        level: Level = jax.tree.unflatten(structure, arrays)
+        self.validate(level)
+        return level
+
+
+class GroundedEnvironment(Environment):
+    """A world that knows what a history reveals of θ′, and can swap the rest: what `fictitious` needs."""
+
+    @property
+    @abc.abstractmethod
+    def posterior(self) -> Posterior:
+        """P̄(θ′|τ) as this world implies it."""
+
+    @property
+    @abc.abstractmethod
+    def observation_is_sufficient(self) -> bool:
+        """Whether one observation holds all that the history tells about θ′, so that memory is not needed."""
+
+    @abc.abstractmethod
+    def observe(self, world: World, state: State) -> Observation:
+        """What the agent sees in a state."""
+
+    @abc.abstractmethod
+    def evidence(self, state: State) -> Evidence:
+        """What the history has revealed of θ′ (not merely what was touched)."""
+
+    @abc.abstractmethod
+    def substitute(self, state: State, aleatoric: Aleatoric) -> State:
+        """Swap in θ′, keeping everything that was revealed."""

@@ -1,0 +1,26 @@
+"""What samplr tells a user when something is wrong: one sentence that says what to do."""
+
+from collections.abc import Iterable
+
+
+class SamplrError(Exception):
+    """A mistake the user can mend; the command line prints it as one sentence and exits with status 2."""
+
+
+class SamplrWarning(UserWarning):
+    """Something that works, but perhaps not as the user expects; one line."""
+
+
+class UnknownNameError(SamplrError):
+    """A name that is not in a list of known names; the message lists them."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        super().__init__(f"unknown {kind} '{name}': choose one of {', '.join(sorted(known))}")
+
+
+class LevelError(SamplrError):
+    """A level that does not fit its environment."""
+
+
+class RunFolderError(SamplrError):
+    """A run folder that cannot be used as asked; nothing in it was changed."""

@@ -1,0 +1,1 @@
+"""The student: PPO, its advantages, its distributions and its networks."""

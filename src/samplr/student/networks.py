@@ -1,0 +1,137 @@
+"""Networks: an encoder, an optional memory, and the heads for policy and value."""
+
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
+
+from samplr.envs.api import Environment
+from samplr.envs.spaces import ActionSpace
+from samplr.errors import UnknownNameError
+from samplr.student.distributions import Policy, policy_from, policy_outputs
+
+Memory = PyTree
+"""What a recurrent student carries from step to step; `None` for a student without memory."""
+
+POLICY_HEAD_GAIN = 0.01
+"""Nearly uniform actions at first, which lowers the variance between seeds (Andrychowicz et al., 2020)."""
+
+
+class MLPEncoder(eqx.Module):
+    """Hidden layers with tanh over the flattened observation."""
+
+    layers: tuple[eqx.nn.Linear, ...]
+
+    def __init__(self, inputs: int, hidden: tuple[int, ...], *, key: PRNGKeyArray) -> None:
+        sizes = (inputs, *hidden)
+        keys = jax.random.split(key, max(len(hidden), 1))
+        self.layers = tuple(
+            orthogonal(size_in, size_out, gain=2**0.5, key=layer_key)
+            for size_in, size_out, layer_key in zip(sizes, hidden, keys, strict=False)
+        )
+
+    def __call__(self, observation: PyTree) -> Float[Array, " features"]:
+        x = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(observation)])
+        for layer in self.layers:
+            x = jnp.tanh(layer(x))
+        return x
+
+
+class ActorCritic(eqx.Module):
+    """Policy and value of a history: one observation at a time, with a memory where there is one."""
+
+    encoder: Callable[[PyTree], Float[Array, " features"]]
+    cell: eqx.nn.LSTMCell | None
+    actor: eqx.nn.Linear
+    critic: eqx.nn.Linear
+    action_space: ActionSpace = eqx.field(static=True)
+
+    @property
+    def recurrent(self) -> bool:
+        """Whether the student remembers."""
+        return self.cell is not None
+
+    def initial_memory(self) -> Memory:
+        """The memory at the start of an episode."""
+        if self.cell is None:
+            return None
+        return (jnp.zeros(self.cell.hidden_size), jnp.zeros(self.cell.hidden_size))
+
+    def __call__(
+        self, observation: PyTree, memory: Memory
+    ) -> tuple[Policy, Float[Array, ""], Memory]:
+        """One step.
+
+        **Returns:** the policy, the value, and the memory that the next observation continues from.
+        """
+        features, memory = self._remember(self.encoder(observation), memory)
+        return self._heads(features) + (memory,)
+
+    def unroll(
+        self, observations: PyTree, starts: Bool[Array, " t"]
+    ) -> tuple[Policy, Float[Array, " t"]]:
+        """Policies and values along a sequence that begins with an empty memory, emptied again at every start."""
+        features = jax.vmap(self.encoder)(observations)
+        if self.cell is not None:
+            empty = self.initial_memory()
+
+            def remember(memory: Memory, step: tuple[Array, Array]) -> tuple[Memory, Array]:
+                encoded, start = step
+                memory = jax.tree.map(lambda m, e: jnp.where(start, e, m), memory, empty)
+                output, memory = self._remember(encoded, memory)
+                return memory, output
+
+            _, features = jax.lax.scan(remember, empty, (features, starts))
+        return jax.vmap(self._heads)(features)
+
+    def _remember(self, features: Array, memory: Memory) -> tuple[Array, Memory]:
+        if self.cell is None:
+            return features, None
+        memory = self.cell(features, memory)
+        return memory[0], memory
+
+    def _heads(self, features: Array) -> tuple[Policy, Float[Array, ""]]:
+        return policy_from(self.actor(features), self.action_space), self.critic(features)[0]
+
+
+def orthogonal(inputs: int, outputs: int, *, gain: float, key: PRNGKeyArray) -> eqx.nn.Linear:
+    """A linear layer with orthogonal weights and zero biases."""
+    layer = eqx.nn.Linear(inputs, outputs, key=key)
+    weight = jax.nn.initializers.orthogonal(gain)(key, (outputs, inputs))
+    return eqx.tree_at(lambda x: (x.weight, x.bias), layer, (weight, jnp.zeros(outputs)))
+
+
+def first_observation(env: Environment, *, key: PRNGKeyArray) -> PyTree:
+    """What the agent sees first on a level from the ground truth."""
+    level_key, reset_key = jax.random.split(key)
+    level = env.sample_level(key=level_key)
+    return env.reset(env.build(level.layout), level.aleatoric, key=reset_key)[1]
+
+
+def build_network(
+    env: Environment, encoder: str, hidden: tuple[int, ...], memory_size: int, *, key: PRNGKeyArray
+) -> ActorCritic:
+    """Build a student's network for an environment.
+
+    **Arguments:**
+
+    - `encoder`: `mlp`, or one of the environment's own encoders.
+    - `hidden`: sizes of the encoder's hidden layers.
+    - `memory_size`: size of the LSTM, or 0 for a student without memory.
+    """
+    encoder_key, cell_key, actor_key, critic_key = jax.random.split(key, 4)
+    observation = jax.eval_shape(lambda key: first_observation(env, key=key), key)
+    inputs = sum(leaf.size for leaf in jax.tree.leaves(observation))
+    known = {"mlp": lambda hidden, key: MLPEncoder(inputs, hidden, key=key), **env.encoders()}
+    if encoder not in known:
+        raise UnknownNameError("encoder", encoder, known)
+    encode = known[encoder](hidden=hidden, key=encoder_key)
+    features = jax.eval_shape(encode, observation).size
+    cell = eqx.nn.LSTMCell(features, memory_size, key=cell_key) if memory_size else None
+    features = memory_size or features
+    outputs = policy_outputs(env.action_space)
+    actor = orthogonal(features, outputs, gain=POLICY_HEAD_GAIN, key=actor_key)
+    critic = orthogonal(features, 1, gain=1.0, key=critic_key)
+    return ActorCritic(encode, cell, actor, critic, env.action_space)

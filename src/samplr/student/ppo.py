@@ -1,0 +1,170 @@
+"""PPO (Schulman et al., 2017), with every detail of the paper's table as a field.
+
+Details that matter, and where they are:
+
+- one Adam over all parameters, ε inside the square root's denominator as in Adam, global gradient-norm clipping: `optimizer`;
+- advantages normalised over the whole batch before the epochs, not for each minibatch: `update`;
+- value targets are advantages plus the values at collection time; clipping of the value as in the original code: `loss`;
+- minibatches of single steps for a student without memory, of whole worker sequences for a recurrent one: `_minibatches`.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
+
+from samplr.rollout import Rollout
+from samplr.student.advantages import generalized_advantages, td_error
+from samplr.student.networks import ActorCritic
+from samplr.student.normalisation import ReturnScale
+
+Scalar = Float[Array, ""]
+
+
+class Batch(eqx.Module):
+    """What PPO learns from; leaves lead with time, then sequence."""
+
+    observation: PyTree
+    action: Array
+    log_prob: Float[Array, "t n"]
+    value: Float[Array, "t n"]
+    start: Bool[Array, "t n"]
+    advantage: Float[Array, "t n"]
+    target: Float[Array, "t n"]
+
+
+class Losses(eqx.Module):
+    """The parts of the loss, and how far the policy moved."""
+
+    policy: Scalar
+    value: Scalar
+    entropy: Scalar
+    kl: Scalar
+    gradient_norm: Scalar
+
+
+class PPO(eqx.Module):
+    """The learning algorithm. Numbers that do not change shapes are leaves, so that a sweep is a `vmap`."""
+
+    learning_rate: Scalar
+    discount: Scalar
+    gae_lambda: Scalar
+    clip: Scalar
+    value_coefficient: Scalar
+    entropy_coefficient: Scalar
+    max_gradient_norm: Scalar
+    adam_epsilon: Scalar
+    epochs: int = eqx.field(static=True)
+    minibatches: int = eqx.field(static=True)
+    clip_values: bool = eqx.field(static=True)
+    normalise_returns: bool = eqx.field(static=True)
+    normalise_advantages: bool = eqx.field(static=True)
+    matched_trace: bool = eqx.field(static=True)
+
+    def optimizer(self) -> optax.GradientTransformation:
+        """Clip by the global norm, then Adam."""
+        return optax.chain(
+            optax.clip_by_global_norm(self.max_gradient_norm),
+            optax.adam(self.learning_rate, eps=self.adam_epsilon),
+        )
+
+    def init(self, network: ActorCritic) -> optax.OptState:
+        """The optimiser's state for a fresh network."""
+        return self.optimizer().init(eqx.filter(network, eqx.is_inexact_array))
+
+    def advantages(self, rollout: Rollout, scale: ReturnScale) -> Float[Array, "t n"]:
+        """A grounded advantage for every step: primed quantities in the TD errors, real ends of episodes."""
+        reward = scale.apply(rollout.primed_reward) if self.normalise_returns else rollout.primed_reward
+
+        def of_step(r: Array, terminated: Array, v_tp1: Array, weight: Array, v_t: Array) -> Array:
+            return td_error(r, terminated, v_tp1, weight, v_t, self.discount)
+
+        def of_worker(delta: Array, end: Array, trace: Array) -> Array:
+            return generalized_advantages(delta, end, trace, self.discount, self.gae_lambda)
+
+        delta = jax.vmap(jax.vmap(of_step))(
+            reward, rollout.primed_terminated, rollout.primed_value, rollout.primed_weight, rollout.value
+        )
+        trace = rollout.matched if self.matched_trace else jnp.ones_like(delta)
+        return jax.vmap(of_worker, in_axes=1, out_axes=1)(delta, rollout.end, trace)
+
+    def update(
+        self,
+        network: ActorCritic,
+        opt_state: optax.OptState,
+        rollout: Rollout,
+        advantages: Float[Array, "t n"],
+        *,
+        key: PRNGKeyArray,
+    ) -> tuple[ActorCritic, optax.OptState, Losses]:
+        """Learn from one rollout.
+
+        **Returns:** the network, the optimiser's state, and the losses averaged over minibatches.
+        """
+        target = advantages + rollout.value
+        if self.normalise_advantages:
+            advantages = (advantages - jnp.mean(advantages)) / (jnp.std(advantages) + 1e-8)
+        batch = Batch(
+            rollout.observation,
+            rollout.action,
+            rollout.log_prob,
+            rollout.value,
+            rollout.start,
+            advantages,
+            target,
+        )
+        parameters, structure = eqx.partition(network, eqx.is_inexact_array)
+
+        def learn(carry: Any, minibatch: Batch) -> tuple[Any, Losses]:
+            parameters, opt_state = carry
+            gradient, losses = jax.grad(
+                lambda p: self.loss(eqx.combine(p, structure), minibatch), has_aux=True
+            )(parameters)
+            updates, opt_state = self.optimizer().update(gradient, opt_state)
+            losses = eqx.tree_at(lambda x: x.gradient_norm, losses, optax.global_norm(gradient))
+            return (optax.apply_updates(parameters, updates), opt_state), losses
+
+        def epoch(carry: Any, epoch_key: PRNGKeyArray) -> tuple[Any, Losses]:
+            return jax.lax.scan(learn, carry, self._minibatches(batch, network.recurrent, key=epoch_key))
+
+        keys = jax.random.split(key, self.epochs)
+        (parameters, opt_state), losses = jax.lax.scan(epoch, (parameters, opt_state), keys)
+        return eqx.combine(parameters, structure), opt_state, jax.tree.map(jnp.mean, losses)
+
+    def loss(self, network: ActorCritic, batch: Batch) -> tuple[Scalar, Losses]:
+        """The clipped surrogate, the value loss and the entropy bonus of one minibatch."""
+        policy, value = jax.vmap(network.unroll, in_axes=1, out_axes=1)(batch.observation, batch.start)
+        over_steps = jax.vmap(jax.vmap(lambda p, a: (p.log_prob(a), p.entropy())))
+        log_prob, entropy = over_steps(policy, batch.action)
+        log_ratio = log_prob - batch.log_prob
+        ratio = jnp.exp(log_ratio)
+        clipped = jnp.clip(ratio, 1 - self.clip, 1 + self.clip)
+        policy_loss = -jnp.mean(jnp.minimum(ratio * batch.advantage, clipped * batch.advantage))
+        value_loss = 0.5 * jnp.mean(self._squared_error(value, batch))
+        mean_entropy = jnp.mean(entropy)
+        total = (
+            policy_loss
+            + self.value_coefficient * value_loss
+            - self.entropy_coefficient * mean_entropy
+        )
+        kl = jnp.mean(ratio - 1 - log_ratio)
+        return total, Losses(policy_loss, value_loss, mean_entropy, kl, jnp.zeros(()))
+
+    def _squared_error(self, value: Float[Array, "t n"], batch: Batch) -> Float[Array, "t n"]:
+        error = (value - batch.target) ** 2
+        if not self.clip_values:
+            return error
+        near = batch.value + jnp.clip(value - batch.value, -self.clip, self.clip)
+        return jnp.maximum(error, (near - batch.target) ** 2)
+
+    def _minibatches(self, batch: Batch, recurrent: bool, *, key: PRNGKeyArray) -> Batch:
+        """Shuffle and split; leaves lead with minibatch, time, sequence."""
+        if not recurrent:
+            # Without memory every step is a sequence of its own.
+            batch = jax.tree.map(lambda leaf: leaf.reshape(1, -1, *leaf.shape[2:]), batch)
+        sequences = batch.log_prob.shape[1]
+        order = jax.random.permutation(key, sequences).reshape(self.minibatches, -1)
+        return jax.tree.map(lambda leaf: jnp.swapaxes(leaf[:, order], 0, 1), batch)
