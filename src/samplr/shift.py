@@ -63,28 +63,18 @@ class ShiftMonitor(eqx.Module):
         everything = jnp.ones(REFERENCE_DRAWS, bool)
         return cls(edges, {name: _histogram(x, everything, edges[name]) for name, x in draws.items()})
 
-    def empty(self) -> ShiftCounts:
-        """Nothing met yet."""
-        zero = jax.tree.map(jnp.zeros_like, self.reference)
-        return ShiftCounts(zero, zero, jnp.zeros(()))
-
     def count(
         self,
-        counts: ShiftCounts,
         real: dict[str, Float[Array, "t n"]],
         start: Bool[Array, "t n"],
         met: dict[str, Float[Array, "t n"]],
     ) -> ShiftCounts:
-        """Take in a rollout: the real θ′ once for each episode, the met θ′ once for each step."""
-
-        def add(sums: Histogram, values: Array, where: Array, name: str) -> Histogram:
-            return jax.tree.map(jnp.add, sums, _histogram(values, where, self.edges[name]))
-
+        """What a rollout met: the real θ′ once for each episode, the met θ′ once for each step."""
         always = jnp.ones_like(start)
         return ShiftCounts(
-            {name: add(counts.real[name], x, start, name) for name, x in real.items()},
-            {name: add(counts.met[name], x, always, name) for name, x in met.items()},
-            counts.presentations + start.shape[1],
+            {name: _histogram(x, start, self.edges[name]) for name, x in real.items()},
+            {name: _histogram(x, always, self.edges[name]) for name, x in met.items()},
+            jnp.float32(start.shape[1]),
         )
 
     def report(self, counts: ShiftCounts) -> dict[str, Any]:

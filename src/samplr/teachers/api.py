@@ -58,8 +58,8 @@ class Teacher(eqx.Module):
         """Levels for a batch of workers, stacked."""
 
     @abc.abstractmethod
-    def observe(self, phase: Phase, state: PyTree, env: Environment, outcome: Outcome) -> PyTree:
-        """Learn from how the levels went; returns the new state."""
+    def observe(self, state: PyTree, env: Environment, outcome: Outcome) -> PyTree:
+        """Learn from how the levels went, whatever the phase (a level's `origin` tells); returns the new state."""
 
     def metrics(self, state: PyTree) -> dict[str, Float[Array, ""]]:
         """Named figures of the teacher's state, logged with every update."""

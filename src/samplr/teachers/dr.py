@@ -35,6 +35,6 @@ class DomainRandomisation(Teacher):
         """Fresh levels."""
         return sample_levels(env, workers, key=key)
 
-    def observe(self, phase: Phase, state: None, env: Environment, outcome: Outcome) -> None:
+    def observe(self, state: None, env: Environment, outcome: Outcome) -> None:
         """Nothing to learn."""
         return None

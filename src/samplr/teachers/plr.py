@@ -58,7 +58,7 @@ class PrioritisedLevelReplay(Teacher):
         replayed: Level = jax.tree.map(lambda leaf: leaf[slots], state.levels)
         return eqx.tree_at(lambda level: level.origin, replayed, jnp.full(workers, Origin.REPLAY, jnp.int32))
 
-    def observe(self, phase: Phase, state: LevelBuffer, env: Environment, outcome: Outcome) -> LevelBuffer:
+    def observe(self, state: LevelBuffer, env: Environment, outcome: Outcome) -> LevelBuffer:
         """Score the levels and merge them into the buffer: a replayed level finds itself there."""
         candidates = Candidates.match(state, outcome.levels, jax.vmap(env.identity)(outcome.levels))
         best_return = candidates.best_return(state, outcome.best_return)

@@ -1,0 +1,62 @@
+"""Files that are whole or not there, and what to say when the operating system refuses one."""
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from samplr.errors import RunFolderError
+
+
+def temporary_name(name: str) -> str:
+    """Name the file that is written before it is given the name `name`."""
+    return f".{name}.tmp"
+
+
+def write_atomically(file: Path, text: str) -> None:
+    """Write a file such that at any moment the old or the new one is there, whole."""
+    temporary = file.with_name(temporary_name(file.name))
+    with temporary.open("w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.replace(temporary, file)
+    sync(file.parent)
+
+
+def write_json(file: Path, value: Any) -> None:
+    """Write a value as JSON, atomically."""
+    write_atomically(file, json.dumps(value, indent=2) + "\n")
+
+
+def sync(path: Path) -> None:
+    """Wait until a file's contents, or a folder's names, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def fingerprint(file: Path) -> dict[str, Any]:
+    """Sum up a file by its size and its SHA-256."""
+    with file.open("rb") as stream:
+        return {"size": file.stat().st_size, "sha256": hashlib.file_digest(stream, "sha256").hexdigest()}
+
+
+@contextlib.contextmanager
+def explained(action: str, path: str | Path) -> Iterator[None]:
+    """Turn what the operating system refuses into one sentence for the user.
+
+    **Arguments:**
+
+    - `action`: what is being done to the run folder, as in "cannot `action` the run folder".
+    - `path`: the run folder.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise RunFolderError(f"cannot {action} the run folder '{path}': {error.strerror or error}") from error

@@ -1,0 +1,63 @@
+"""Files: whole or not there, and one sentence when the operating system refuses."""
+
+import json
+import os
+import resource
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from samplr.errors import RunFolderError
+from samplr.store import RunFolder, read_checkpoint
+
+from .runs import CONFIG, assert_same, killed_in, state
+
+
+def test_json_files_are_never_half_written(run: Path) -> None:
+    with RunFolder.open(run, CONFIG, resume=True) as folder:
+        folder.finish({"return": 1.0})
+        with killed_in(os, "fsync"):
+            folder.finish({"return": 2.0})
+    assert json.loads((run / "summary.json").read_text()) == {"return": 1.0}
+
+
+def test_a_folder_that_cannot_be_created_or_written_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(RunFolderError, match=r"cannot write to the run folder '.*file/run': Not a directory"):
+        RunFolder.open(tmp_path / "file" / "run", CONFIG, resume=False)
+
+    (tmp_path / "unlockable" / ".lock").mkdir(parents=True)
+    with pytest.raises(
+        RunFolderError, match=r"cannot write to the run folder '.*unlockable': Is a directory"
+    ):
+        RunFolder.open(tmp_path / "unlockable", CONFIG, resume=False)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(
+        RunFolderError, match=r"cannot write to the run folder '.*forbidden': Permission denied"
+    ):
+        RunFolder.open(tmp_path / "forbidden", CONFIG, resume=True)
+    assert not (tmp_path / "forbidden").exists()
+
+
+def test_a_full_disk_is_one_sentence_and_costs_only_the_new_checkpoint(run: Path) -> None:
+    noise = np.random.default_rng(0).integers(0, 2**32, 2**19, dtype=np.uint32)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with RunFolder.open(run, CONFIG, resume=True) as folder:
+        folder.latest()
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, limits[1]))
+            with pytest.raises(RunFolderError, match=r"cannot write to the run folder '.*': File too large"):
+                folder.save(30, {"noise": noise})
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert_same(read_checkpoint(run).arrays, state(20))
+        folder.save(30, {"noise": noise})
+    assert_same(read_checkpoint(run).arrays, {"noise": noise})
