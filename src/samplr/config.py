@@ -219,7 +219,7 @@ def from_json(data: Mapping[str, Any]) -> Config:
     """Read what `to_json` wrote. Fields left out take the environment's defaults."""
     settings = dict(data.get("env", {}))
     if "name" not in settings:
-        raise SamplrError("a configuration needs the name of its environment: {\"env\": {\"name\": …}}")
+        raise SamplrError('a configuration needs the name of its environment: {"env": {"name": …}}')
     environment = environment_class(settings.pop("name"))
     config = default_config(_merged(environment(), settings))
     config = _merged(config, {name: value for name, value in data.items() if name != "env"})

@@ -15,7 +15,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from samplr.envs.api import Aleatoric, Environment, GroundedEnvironment, Level, Observation, State, TimeStep, World
+from samplr.envs.api import (
+    Aleatoric,
+    Environment,
+    GroundedEnvironment,
+    Level,
+    Observation,
+    State,
+    TimeStep,
+    World,
+)
 from samplr.errors import SamplrError
 from samplr.posteriors import Belief, Posterior
 

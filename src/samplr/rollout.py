@@ -86,7 +86,9 @@ def collect(
     def begin_one(level: Level, world: World, worker_key: PRNGKeyArray) -> Worker:
         return begin(env, grounding, network, level, world, key=worker_key)
 
-    def advance_one(level: Level, world: World, worker: Worker, worker_key: PRNGKeyArray) -> tuple[Worker, Rollout]:
+    def advance_one(
+        level: Level, world: World, worker: Worker, worker_key: PRNGKeyArray
+    ) -> tuple[Worker, Rollout]:
         return advance(env, grounding, network, level, world, worker, key=worker_key)
 
     def step(running: Worker, step_key: PRNGKeyArray) -> tuple[Worker, Rollout]:

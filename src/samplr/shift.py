@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float
 from scipy import stats
 from scipy.spatial.distance import jensenshannon
 
+from samplr.compiling import jit
 from samplr.envs.api import Environment
 
 BINS = 16
@@ -58,7 +59,7 @@ class ShiftMonitor(eqx.Module):
             return env.summaries(env.sample_level(key=key).aleatoric)
 
         keys = jax.random.split(jax.random.key(0), REFERENCE_DRAWS)
-        draws: dict[str, Array] = jax.jit(jax.vmap(draw))(keys)
+        draws: dict[str, Array] = jit(jax.vmap(draw))(keys)
         edges = {name: jnp.asarray(_edges(np.asarray(values)), jnp.float32) for name, values in draws.items()}
         everything = jnp.ones(REFERENCE_DRAWS, bool)
         return cls(edges, {name: _histogram(x, everything, edges[name]) for name, x in draws.items()})

@@ -16,6 +16,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
+from samplr.compiling import jit
 from samplr.config import Config, validate
 from samplr.envs.api import Environment, GroundedEnvironment, Level
 from samplr.grounding import Fictitious, Grounding, Naive, Ungrounded
@@ -93,9 +94,7 @@ class Training:
         self.grounding.posterior(self.env)  # refuses an environment that cannot be grounded
         self.monitor = ShiftMonitor.of(self.env)
         self.hyperparameters = hyperparameters or repeat(build_hyperparameters(config), config.seeds)
-        # On a CPU, LLVM's level 1 compiles a third faster than its default, and the program runs as fast.
-        options = {"xla_backend_optimization_level": 1} if jax.default_backend() == "cpu" else None
-        self._advance = jax.jit(self._advance_uncompiled, donate_argnums=1, compiler_options=options)
+        self._advance = jit(self._advance_uncompiled, donate_argnums=1)
 
     @property
     def phases(self) -> tuple[Phase, ...]:
@@ -109,7 +108,7 @@ class Training:
             return self._init_run(hyperparameters, key)
 
         seeds = self.config.first_seed + jnp.arange(self.config.seeds)
-        runs = jax.jit(jax.vmap(one))(self.hyperparameters, jax.vmap(jax.random.key)(seeds))
+        runs = jit(jax.vmap(one), runs_once=True)(self.hyperparameters, jax.vmap(jax.random.key)(seeds))
         return TrainState(runs, jnp.int32(0))
 
     def advance(self, state: TrainState, updates: int) -> tuple[TrainState, Log]:
@@ -120,23 +119,31 @@ class Training:
         """Compile now rather than at the first `advance`, so that compile time can be told apart."""
         self._advance = self._advance.lower(self.hyperparameters, state, jnp.int32(0)).compile()
 
-    def phase_counts(self, updates: int) -> np.ndarray:
-        """How many of the first `updates` updates belong to each phase."""
-        indices = jax.jit(jax.vmap(self.hyperparameters.teacher.schedule))(jnp.arange(updates))
-        return np.bincount(np.asarray(indices), minlength=len(self.phases))
+    def empty_shift(self) -> ShiftCounts:
+        """What no update at all has met, for every run."""
+        zeros = jax.tree.map(jnp.zeros_like, self.monitor.reference)
+        return repeat(ShiftCounts(zeros, zeros, jnp.zeros(())), self.config.seeds)
+
+    @property
+    def steps_per_update(self) -> int:
+        """Environment steps of one run in one update."""
+        return self.config.workers * self.config.rollout
+
+    def gradient_updates(self, updates: int) -> Int[np.ndarray, " updates"]:
+        """How many rollouts the student has learned from after each of the first `updates` updates."""
+        schedule = jit(jax.vmap(self.hyperparameters.teacher.schedule), runs_once=True)
+        learns = np.array([phase.learn for phase in self.phases])
+        return np.cumsum(learns[np.asarray(schedule(jnp.arange(updates)))])
 
     def total_updates(self) -> int:
         """How many updates the configuration's budget of steps or gradient updates asks for."""
-        if self.config.gradient_updates is None:
-            return math.ceil(self.config.steps / (self.config.workers * self.config.rollout))
-        learns = np.array([phase.learn for phase in self.phases])
-        horizon = self.config.gradient_updates
-        while True:
-            phases = jax.jit(jax.vmap(self.hyperparameters.teacher.schedule))(jnp.arange(horizon))
-            learned = np.cumsum(learns[np.asarray(phases)])
-            if learned[-1] >= self.config.gradient_updates:
-                return int(np.searchsorted(learned, self.config.gradient_updates)) + 1
+        wanted = self.config.gradient_updates
+        if wanted is None:
+            return math.ceil(self.config.steps / self.steps_per_update)
+        horizon = wanted
+        while (learned := self.gradient_updates(horizon))[-1] < wanted:
             horizon *= 2
+        return int(np.searchsorted(learned, wanted)) + 1
 
     def _init_run(self, hyperparameters: Hyperparameters, key: PRNGKeyArray) -> RunState:
         network_key, run_key = jax.random.split(key)
@@ -165,8 +172,10 @@ class Training:
     def _update_runs(self, hyperparameters: Hyperparameters, state: TrainState) -> tuple[RunState, Log]:
         """One update of every run. Only what differs between phases is branched on, so that the rest compiles once."""
         phase = hyperparameters.teacher.schedule(state.update)
-        keys = jax.vmap(lambda key: jax.random.split(jax.random.fold_in(key, state.update), 3))(state.runs.key)
-        proposals = [jax.vmap(functools.partial(self._propose, phase)) for phase in self.phases]
+        keys = jax.vmap(lambda key: jax.random.split(jax.random.fold_in(key, state.update), 3))(
+            state.runs.key
+        )
+        proposals = [jax.vmap(functools.partial(self._propose, each)) for each in self.phases]
         levels = jax.lax.switch(phase, proposals, hyperparameters, state.runs, keys[:, 0])
         runs, played = jax.vmap(self._play)(hyperparameters, state.runs, levels, keys[:, 1])
         learns = jnp.array([p.learn for p in self.phases])[phase]

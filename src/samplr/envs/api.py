@@ -103,9 +103,7 @@ class Environment(eqx.Module):
         return layout
 
     @abc.abstractmethod
-    def reset(
-        self, world: World, aleatoric: Aleatoric, *, key: PRNGKeyArray
-    ) -> tuple[State, Observation]:
+    def reset(self, world: World, aleatoric: Aleatoric, *, key: PRNGKeyArray) -> tuple[State, Observation]:
         """Begin an episode."""
 
     @abc.abstractmethod
@@ -170,7 +168,9 @@ class Environment(eqx.Module):
         if set(values) != set(names):
             raise LevelError(f"a level of {type(self).__name__} has {names}, not {sorted(values)}")
         try:
-            arrays = [jnp.asarray(values[name], leaf.dtype) for name, (_, leaf) in zip(names, leaves, strict=True)]
+            arrays = [
+                jnp.asarray(values[name], leaf.dtype) for name, (_, leaf) in zip(names, leaves, strict=True)
+            ]
         except (TypeError, ValueError) as error:
             raise LevelError(f"a level of {type(self).__name__} holds numbers only: {error}") from error
         level: Level = jax.tree.unflatten(structure, arrays)

@@ -59,9 +59,7 @@ class ActorCritic(eqx.Module):
             return None
         return (jnp.zeros(self.cell.hidden_size), jnp.zeros(self.cell.hidden_size))
 
-    def __call__(
-        self, observation: PyTree, memory: Memory
-    ) -> tuple[Policy, Float[Array, ""], Memory]:
+    def __call__(self, observation: PyTree, memory: Memory) -> tuple[Policy, Float[Array, ""], Memory]:
         """One step.
 
         **Returns:** the policy, the value, and the memory that the next observation continues from.
@@ -69,9 +67,7 @@ class ActorCritic(eqx.Module):
         features, memory = self._remember(self.encoder(observation), memory)
         return self._heads(features) + (memory,)
 
-    def unroll(
-        self, observations: PyTree, starts: Bool[Array, " t"]
-    ) -> tuple[Policy, Float[Array, " t"]]:
+    def unroll(self, observations: PyTree, starts: Bool[Array, " t"]) -> tuple[Policy, Float[Array, " t"]]:
         """Policies and values along a sequence that begins with an empty memory, emptied again at every start."""
         features = jax.vmap(self.encoder)(observations)
         if self.cell is not None:

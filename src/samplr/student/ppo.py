@@ -145,11 +145,7 @@ class PPO(eqx.Module):
         policy_loss = -jnp.mean(jnp.minimum(ratio * batch.advantage, clipped * batch.advantage))
         value_loss = 0.5 * jnp.mean(self._squared_error(value, batch))
         mean_entropy = jnp.mean(entropy)
-        total = (
-            policy_loss
-            + self.value_coefficient * value_loss
-            - self.entropy_coefficient * mean_entropy
-        )
+        total = policy_loss + self.value_coefficient * value_loss - self.entropy_coefficient * mean_entropy
         kl = jnp.mean(ratio - 1 - log_ratio)
         return total, Losses(policy_loss, value_loss, mean_entropy, kl, jnp.zeros(()))
 

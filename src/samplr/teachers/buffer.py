@@ -131,7 +131,9 @@ def fingerprint(identity: PyTree) -> UInt32[Array, "2"]:
 def _as_words(leaf: Array) -> UInt32[Array, " words"]:
     flat = jnp.ravel(leaf)
     if flat.dtype == bool or flat.dtype.itemsize < 4:
-        return flat.astype(jnp.float32 if jnp.issubdtype(flat.dtype, jnp.floating) else jnp.int32).view(jnp.uint32)
+        return flat.astype(jnp.float32 if jnp.issubdtype(flat.dtype, jnp.floating) else jnp.int32).view(
+            jnp.uint32
+        )
     return jax.lax.bitcast_convert_type(flat, jnp.uint32).ravel()
 
 
@@ -195,9 +197,7 @@ def merge(
     count = min(len(score), buffer.capacity)
     _, victims = jax.lax.top_k(jnp.where(buffer.filled, -weights, jnp.inf), count)
     best_first = jnp.argsort(jnp.where(new, -score, jnp.inf))[:count]
-    inserted = new[best_first] & (
-        ~buffer.filled[victims] | (buffer.score[victims] < score[best_first])
-    )
+    inserted = new[best_first] & (~buffer.filled[victims] | (buffer.score[victims] < score[best_first]))
     slot = jnp.full(len(score), nowhere).at[best_first].set(jnp.where(inserted, victims, nowhere))
     return _write(buffer, slot, candidates, score, best_return)
 

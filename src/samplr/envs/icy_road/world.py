@@ -55,7 +55,16 @@ class IcyRoad(GroundedEnvironment):
     show_counts: bool = True
     """Whether the observation holds the counts of dry and icy segments so far; without them, memory is needed."""
 
-    defaults: ClassVar[Mapping[str, Any]] = {}
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "workers": 64,
+        "rollout": 12,
+        "student.learning_rate": 3e-3,
+        "student.gae_lambda": 0.5,
+        "student.entropy_coefficient": 0.01,
+        "student.normalise_returns": False,
+        "replay.rate": 0.8,
+        "replay.capacity": 256,
+    }
 
     @property
     def observation_space(self) -> Box:
@@ -178,6 +187,10 @@ class IcyRoad(GroundedEnvironment):
         for segment, icy in enumerate(np.asarray(state.ice.bits)):
             cell = road[2:-2, segment * size + 1 : (segment + 1) * size - 1]
             behind = segment < position
-            cell[:] = ((70, 150, 220) if behind else (160, 200, 235)) if icy else ((150,) * 3 if behind else (120,) * 3)
+            cell[:] = (
+                ((70, 150, 220) if behind else (160, 200, 235))
+                if icy
+                else ((150,) * 3 if behind else (120,) * 3)
+            )
         road[8:-8, position * size + 5 : position * size + size - 5] = (200, 40, 40)
         return road

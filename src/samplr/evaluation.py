@@ -1,0 +1,142 @@
+"""Evaluation: a student plays fixed levels, the same for every seed and method."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from samplr.compiling import jit
+from samplr.envs.api import Environment, Level, Suite
+from samplr.errors import UnknownNameError
+from samplr.student.networks import ActorCritic
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean and its standard error."""
+
+    mean: float
+    standard_error: float
+
+    @classmethod
+    def of(cls, values: Sequence[float] | np.ndarray) -> "Estimate":
+        """Of independent values; the error of a single one is unknown (NaN)."""
+        values = np.asarray(values, float)
+        error = values.std(ddof=1) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+        return cls(float(values.mean()), float(error))
+
+    def __str__(self) -> str:
+        return f"{self.mean:.2f}" + (
+            "" if math.isnan(self.standard_error) else f" ± {self.standard_error:.2f}"
+        )
+
+
+@dataclass(frozen=True)
+class Condition:
+    """How every run did in one condition of a suite: an array of run × episode for each named figure."""
+
+    figures: Mapping[str, Float[np.ndarray, "runs episodes"]]
+
+    def estimate(self, name: str) -> Estimate:
+        """Over runs, each the mean of its episodes; over the episodes where there is a single run."""
+        values = self.figures[name]
+        return Estimate.of(values.mean(axis=1) if len(values) > 1 else values[0])
+
+    def to_json(self) -> dict[str, Any]:
+        """The estimate of each figure, with the means per run."""
+        return {
+            name: {
+                "mean": self.estimate(name).mean,
+                "standard_error": None if math.isnan(e := self.estimate(name).standard_error) else e,
+                "per_run": values.mean(axis=1).tolist(),
+            }
+            for name, values in self.figures.items()
+        }
+
+
+def suite_named(env: Environment, name: str) -> Suite:
+    """One of the environment's suites."""
+    suites = env.suites()
+    if name not in suites:
+        raise UnknownNameError("suite", name, suites)
+    return suites[name]
+
+
+def suite_of_levels(levels: Sequence[Level]) -> Suite:
+    """A suite with one condition for each given level."""
+
+    def always(level: Level) -> Any:
+        return lambda key: level
+
+    return {f"level {index}": always(level) for index, level in enumerate(levels)}
+
+
+def evaluate(
+    env: Environment,
+    networks: ActorCritic,
+    suite: Suite,
+    *,
+    episodes: int = 100,
+    deterministic: bool = False,
+    seed: int = 0,
+) -> dict[str, Condition]:
+    """Let a batch of runs play a suite.
+
+    **Arguments:**
+
+    - `networks`: the students, stacked along a leading axis.
+    - `episodes`: how many levels each condition draws; every run plays the same ones.
+    - `deterministic`: take the most likely action instead of sampling.
+    - `seed`: which levels, and which luck.
+
+    **Returns:** for each condition, `return`, `length` and the environment's own figures of every episode.
+    """
+    results = {}
+    for index, (name, sample) in enumerate(suite.items()):
+        key = jax.random.fold_in(jax.random.key(seed), index)
+
+        def play(network: ActorCritic, episode_key: PRNGKeyArray, sample: Any = sample) -> dict[str, Array]:
+            level_key, play_key = jax.random.split(episode_key)
+            return play_episode(env, network, sample(level_key), deterministic=deterministic, key=play_key)
+
+        over_episodes = jax.vmap(play, in_axes=(None, 0))
+        figures = jit(jax.vmap(over_episodes, in_axes=(0, None)))(networks, jax.random.split(key, episodes))
+        results[name] = Condition({figure: np.asarray(values) for figure, values in figures.items()})
+    return results
+
+
+def play_episode(
+    env: Environment, network: ActorCritic, level: Level, *, deterministic: bool, key: PRNGKeyArray
+) -> dict[str, Float[Array, ""]]:
+    """Play one level to its end."""
+    world = env.build(level.layout)
+    reset_key, steps_key = jax.random.split(key)
+    state, observation = env.reset(world, level.aleatoric, key=reset_key)
+
+    def step(carry: Any) -> Any:
+        state, observation, memory, figures, _ = carry
+        action_key, step_key = jax.random.split(
+            jax.random.fold_in(steps_key, figures["length"].astype(jnp.int32))
+        )
+        policy, _, memory = network(observation, memory)
+        raw = policy.most_likely() if deterministic else policy.sample(key=action_key)
+        after = env.step(world, state, network.action_space.decode(raw), key=step_key)
+        figures = {
+            "return": figures["return"] + after.reward,
+            "length": figures["length"] + 1,
+            **after.metrics,
+        }
+        return after.state, after.observation, memory, figures, after.done
+
+    # Every name an episode tells must be there from the start, so that the loop's carry keeps its shape.
+    counters = {"return": jnp.zeros(()), "length": jnp.zeros(())}
+    begin = (state, observation, network.initial_memory(), counters, jnp.array(False))
+    told = jax.eval_shape(step, begin)[3]
+    figures = {name: jnp.zeros(leaf.shape, leaf.dtype) for name, leaf in told.items()}
+    begin = (*begin[:3], figures, begin[4])
+    return jax.lax.while_loop(lambda carry: ~carry[4], step, begin)[3]

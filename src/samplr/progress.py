@@ -1,0 +1,38 @@
+"""Progress bars: how far, how fast, how long still. On standard error, so that results can be piped."""
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, Task, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import ProgressColumn as RichColumn
+from rich.text import Text
+
+
+class RateColumn(RichColumn):
+    """Environment steps per second, all runs together."""
+
+    def render(self, task: Task) -> Text:
+        """The rate as a short number."""
+        speed = task.finished_speed or task.speed
+        return Text("compiling" if speed is None else f"{_short(speed)} steps/s", style="progress.data.speed")
+
+
+def training_progress(*, shown: bool) -> Progress:
+    """A bar that counts environment steps; `shown=False` gives one that draws nothing."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        RateColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+        console=Console(stderr=True),
+        disable=not shown,
+    )
+
+
+def _short(number: float) -> str:
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.3g}{unit}"
+    return f"{number:.3g}"

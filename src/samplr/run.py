@@ -1,0 +1,264 @@
+"""Runs: train them, with a folder to keep them in, load them again, and use their policies."""
+
+import dataclasses
+import functools
+import time
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from rich.progress import Progress
+
+from samplr.config import Config, from_json, to_json
+from samplr.envs.api import Environment
+from samplr.errors import RunFolderError, SamplrWarning
+from samplr.progress import training_progress
+from samplr.shift import ShiftCounts
+from samplr.store import Arrays, RunFolder, read_checkpoint, read_config, read_metrics
+from samplr.student.networks import ActorCritic, Memory
+from samplr.training import Log, Training, TrainState, memory_warning
+
+MAY_CHANGE = ("steps", "gradient_updates", "log_every", "checkpoint_seconds")
+"""What a resumed run may change: how long and how talkative it is, but not what it computes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Policy:
+    """A trained student, ready to act."""
+
+    network: ActorCritic
+
+    def initial_memory(self) -> Memory:
+        """The memory to begin an episode with."""
+        return self.network.initial_memory()
+
+    def act(
+        self, observation: PyTree, memory: Memory = None, *, key: PRNGKeyArray | None = None
+    ) -> tuple[Array, Memory]:
+        """Choose an action.
+
+        **Arguments:**
+
+        - `observation`: one observation, not a batch.
+        - `memory`: what the last call returned; at the start of an episode, nothing.
+        - `key`: randomness to sample with; without it the most likely action is taken.
+
+        **Returns:** the action as the environment takes it, and the memory to go on with.
+        """
+        action, memory, _ = _act(
+            self.network, observation, self.initial_memory() if memory is None else memory, key
+        )
+        return action, memory
+
+    def value(self, observation: PyTree, memory: Memory = None) -> Float[Array, ""]:
+        """What the student expects to collect from here on (in its own, possibly normalised, units)."""
+        return _act(self.network, observation, self.initial_memory() if memory is None else memory, None)[2]
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A batch of runs: what it was made from, what it logged, and the students that came out."""
+
+    config: Config
+    networks: ActorCritic
+    """The students, stacked along a leading axis with one entry per seed."""
+    metrics: list[dict[str, Any]]
+    summary: Mapping[str, Any]
+
+    @property
+    def env(self) -> Environment:
+        """The environment it was trained in."""
+        return self.config.env
+
+    @property
+    def policies(self) -> list[Policy]:
+        """One policy per seed."""
+        return [
+            Policy(jax.tree.map(lambda leaf, i=i: leaf[i], self.networks)) for i in range(self.config.seeds)
+        ]
+
+    @property
+    def policy(self) -> Policy:
+        """The policy of the first seed."""
+        return self.policies[0]
+
+
+def train(
+    config: Config, out: str | Path | None = None, *, resume: bool = False, progress: bool = False
+) -> Run:
+    """Train a batch of runs.
+
+    **Arguments:**
+
+    - `config`: see `samplr.default_config`.
+    - `out`: a folder to keep the runs in; without one nothing is written.
+    - `resume`: go on where the runs in `out` stopped, if there are any.
+    - `progress`: whether to show a progress bar.
+
+    **Returns:** the trained batch.
+    """
+    training = Training(config)
+    warning = memory_warning(config)
+    if warning:
+        warnings.warn(warning, SamplrWarning, stacklevel=2)
+    bar = training_progress(shown=progress)
+    if out is None:
+        return _train(training, None, bar)
+    with RunFolder.open(Path(out), to_json(config), resume=resume, may_change=MAY_CHANGE) as folder:
+        return _train(training, folder, bar)
+
+
+def load(path: str | Path) -> Run:
+    """Load what a run folder holds, as of its last checkpoint.
+
+    **Arguments:**
+
+    - `path`: the folder that `train` wrote.
+
+    **Returns:** the batch of runs.
+    """
+    config = from_json(read_config(path))
+    checkpoint = read_checkpoint(path)
+    training = Training(config)
+    progress = _Progress.restored(_Progress.fresh(training), checkpoint.arrays, path)
+    rows = [row for row in read_metrics(path) if row["update"] <= checkpoint.update]
+    return Run(config, progress.state.runs.network, rows, _summary(training, progress, rows))
+
+
+class _Progress:
+    """How far a batch has come: the state on the device, and on the host what was met so far."""
+
+    def __init__(self, state: TrainState, shift: ShiftCounts) -> None:
+        self.state = state
+        self.shift = shift
+
+    @classmethod
+    def fresh(cls, training: Training) -> "_Progress":
+        shift = jax.tree.map(
+            lambda leaf: np.zeros(leaf.shape, np.float64), jax.eval_shape(training.empty_shift)
+        )
+        return cls(training.init(), shift)
+
+    def include(self, log: Log) -> None:
+        """Add up in double precision: counts of a long run outgrow float32."""
+        self.shift = jax.tree.map(lambda a, b: a + np.asarray(b, np.float64), self.shift, log.shift)
+
+    def arrays(self) -> Arrays:
+        return {name: np.asarray(_plain(leaf)) for name, leaf in self._leaves()}
+
+    @classmethod
+    def restored(cls, template: "_Progress", arrays: Arrays, path: str | Path) -> "_Progress":
+        """The progress that `arrays` was taken from; `template` says how its parts fit together."""
+        leaves = template._leaves()
+        shapes = {name: np.shape(_plain(leaf)) for name, leaf in leaves}
+        if shapes != {name: array.shape for name, array in arrays.items()}:
+            raise RunFolderError(
+                f"'{path}' was written by a version of samplr with another state: train it again"
+            )
+        values = [_like(leaf, arrays[name]) for name, leaf in leaves]
+        state, shift = jax.tree.unflatten(jax.tree.structure((template.state, template.shift)), values)
+        return cls(state, shift)
+
+    def _leaves(self) -> list[tuple[str, Any]]:
+        leaves = jax.tree_util.tree_leaves_with_path((self.state, self.shift))
+        return [(jax.tree_util.keystr(path), leaf) for path, leaf in leaves]
+
+
+def _train(training: Training, folder: RunFolder | None, bar: Progress) -> Run:
+    config, total = training.config, training.total_updates()
+    progress, rows = _Progress.fresh(training), []
+    checkpoint = folder.latest() if folder else None
+    if folder and checkpoint:
+        progress = _Progress.restored(progress, checkpoint.arrays, folder.path)
+        rows = read_metrics(folder.path)
+    began = saved = time.monotonic()
+    with bar:
+        per_update = training.steps_per_update * config.seeds
+        description = f"{config.method} × {config.seeds}"
+        update = int(progress.state.update)
+        task = bar.add_task(description, total=total * per_update, completed=update * per_update, note="")
+        learned = training.gradient_updates(total)
+        while update < total:
+            state, log = training.advance(progress.state, min(config.log_every, total - update))
+            progress.state = state
+            update = int(state.update)
+            progress.include(log)
+            rows.append(_row(training, log, update, int(learned[update - 1]), time.monotonic() - began))
+            bar.update(task, completed=update * per_update, note=_note(rows[-1]))
+            if folder:
+                folder.log(rows[-1])
+                if update == total or time.monotonic() - saved >= config.checkpoint_seconds:
+                    folder.save(update, progress.arrays())
+                    saved = time.monotonic()
+    summary = _summary(training, progress, rows)
+    for line in summary["warnings"]:
+        warnings.warn(line, SamplrWarning, stacklevel=3)
+    if folder:
+        folder.finish({**summary, "seconds": time.monotonic() - began})
+    return Run(config, progress.state.runs.network, rows, summary)
+
+
+def _row(training: Training, log: Log, update: int, learned: int, seconds: float) -> dict[str, Any]:
+    """A line of metrics: means over the updates since the last one, a list with one number for each run."""
+    row: dict[str, Any] = {
+        "update": update,
+        "steps": update * training.steps_per_update,
+        "gradient_updates": learned,
+        "seconds": round(seconds, 3),
+    }
+    for name, mean in sorted(log.metrics.items()):
+        count = np.asarray(mean.count)
+        values = np.where(count > 0, np.asarray(mean.total) / np.maximum(count, 1), np.nan)
+        row[name] = [None if np.isnan(value) else float(value) for value in values]
+    return row | training.monitor.report(jax.tree.map(np.asarray, log.shift))
+
+
+def _note(row: Mapping[str, Any]) -> str:
+    returns = row.get("replay/return") or row.get("new/return") or []
+    known = [value for value in returns if value is not None]
+    return f"return {np.mean(known):.2f}" if known else ""
+
+
+def _summary(training: Training, progress: _Progress, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    config, update = training.config, int(progress.state.update)
+    last = {name: value for name, value in (rows[-1] if rows else {}).items() if name != "seconds"}
+    ungrounded = config.grounding == "none"
+    return {
+        "env": to_json(config)["env"],
+        "method": config.method,
+        "seeds": list(range(config.first_seed, config.first_seed + config.seeds)),
+        "updates": update,
+        "steps": update * training.steps_per_update,
+        "last": last,
+        "whole_run": training.monitor.report(progress.shift),
+        "warnings": training.monitor.warnings(progress.shift) if ungrounded else [],
+    }
+
+
+@functools.partial(jax.jit)
+def _act(
+    network: ActorCritic, observation: PyTree, memory: Memory, key: PRNGKeyArray | None
+) -> tuple[Array, Memory, Array]:
+    policy, value, memory = network(observation, memory)
+    raw = policy.most_likely() if key is None else policy.sample(key=key)
+    return network.action_space.decode(raw), memory, value
+
+
+def _is_key(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _plain(leaf: Any) -> Any:
+    """A random key as the numbers it is made of."""
+    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
+
+
+def _like(leaf: Any, array: np.ndarray) -> Any:
+    if _is_key(leaf):
+        return jax.random.wrap_key_data(jnp.asarray(array))
+    return jnp.asarray(array) if isinstance(leaf, jax.Array) else array
