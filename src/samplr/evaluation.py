@@ -31,9 +31,7 @@ class Estimate:
         return cls(float(values.mean()), float(error))
 
     def __str__(self) -> str:
-        return f"{self.mean:.2f}" + (
-            "" if math.isnan(self.standard_error) else f" ± {self.standard_error:.2f}"
-        )
+        return f"{self.mean:.2f}" + ("" if math.isnan(self.standard_error) else f" ± {self.standard_error:.2f}")
 
 
 @dataclass(frozen=True)
@@ -120,9 +118,7 @@ def play_episode(
 
     def step(carry: Any) -> Any:
         state, observation, memory, figures, _ = carry
-        action_key, step_key = jax.random.split(
-            jax.random.fold_in(steps_key, figures["length"].astype(jnp.int32))
-        )
+        action_key, step_key = jax.random.split(jax.random.fold_in(steps_key, figures["length"].astype(jnp.int32)))
         policy, _, memory = network(observation, memory)
         raw = policy.most_likely() if deterministic else policy.sample(key=action_key)
         after = env.step(world, state, network.action_space.decode(raw), key=step_key)

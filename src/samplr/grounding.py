@@ -170,9 +170,7 @@ class Fictitious(Grounding):
 
         steps = jax.vmap(fictitious_step)(versions)
         matched = jax.vmap(lambda step: _same_transition(step, real))(steps)
-        return PrimedStep(
-            steps.observation, steps.reward, steps.terminated, weight, jnp.sum(weight * matched), met
-        )
+        return PrimedStep(steps.observation, steps.reward, steps.terminated, weight, jnp.sum(weight * matched), met)
 
 
 def _same_transition(a: TimeStep, b: TimeStep) -> Bool[Array, ""]:

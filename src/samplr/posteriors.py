@@ -5,7 +5,7 @@ Exact posteriors need only the evidence, and carry an empty belief; a learned on
 
 import abc
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import equinox as eqx
 import jax
@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from samplr.errors import SamplrError
 
-Belief = PyTree
+Belief: TypeAlias = Any
 
 
 class Posterior(eqx.Module):

@@ -11,7 +11,8 @@ class RateColumn(RichColumn):
 
     def render(self, task: Task) -> Text:
         """The rate as a short number."""
-        speed = task.finished_speed or task.speed
+        mean = task.completed / task.elapsed if task.completed and task.elapsed else None
+        speed = task.finished_speed or task.speed or mean
         return Text("compiling" if speed is None else f"{_short(speed)} steps/s", style="progress.data.speed")
 
 

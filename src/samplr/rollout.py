@@ -86,9 +86,7 @@ def collect(
     def begin_one(level: Level, world: World, worker_key: PRNGKeyArray) -> Worker:
         return begin(env, grounding, network, level, world, key=worker_key)
 
-    def advance_one(
-        level: Level, world: World, worker: Worker, worker_key: PRNGKeyArray
-    ) -> tuple[Worker, Rollout]:
+    def advance_one(level: Level, world: World, worker: Worker, worker_key: PRNGKeyArray) -> tuple[Worker, Rollout]:
         return advance(env, grounding, network, level, world, worker, key=worker_key)
 
     def step(running: Worker, step_key: PRNGKeyArray) -> tuple[Worker, Rollout]:
@@ -179,9 +177,7 @@ def advance(
     belief = worker.belief
     if posterior is not None:
         belief = posterior.update(belief, real.observation, action, real.done)
-    going_on = Worker(
-        real.state, real.observation, memory, belief, worker.aleatoric, jnp.array(False), episode_return
-    )
+    going_on = Worker(real.state, real.observation, memory, belief, worker.aleatoric, jnp.array(False), episode_return)
     restarted = begin(env, grounding, network, level, world, key=restart_key)
     return _where(real.done, restarted, going_on), row
 

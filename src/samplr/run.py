@@ -50,9 +50,7 @@ class Policy:
 
         **Returns:** the action as the environment takes it, and the memory to go on with.
         """
-        action, memory, _ = _act(
-            self.network, observation, self.initial_memory() if memory is None else memory, key
-        )
+        action, memory, _ = _act(self.network, observation, self.initial_memory() if memory is None else memory, key)
         return action, memory
 
     def value(self, observation: PyTree, memory: Memory = None) -> Float[Array, ""]:
@@ -78,9 +76,7 @@ class Run:
     @property
     def policies(self) -> list[Policy]:
         """One policy per seed."""
-        return [
-            Policy(jax.tree.map(lambda leaf, i=i: leaf[i], self.networks)) for i in range(self.config.seeds)
-        ]
+        return [Policy(jax.tree.map(lambda leaf, i=i: leaf[i], self.networks)) for i in range(self.config.seeds)]
 
     @property
     def policy(self) -> Policy:
@@ -88,9 +84,7 @@ class Run:
         return self.policies[0]
 
 
-def train(
-    config: Config, out: str | Path | None = None, *, resume: bool = False, progress: bool = False
-) -> Run:
+def train(config: Config, out: str | Path | None = None, *, resume: bool = False, progress: bool = False) -> Run:
     """Train a batch of runs.
 
     **Arguments:**
@@ -139,9 +133,7 @@ class _Progress:
 
     @classmethod
     def fresh(cls, training: Training) -> "_Progress":
-        shift = jax.tree.map(
-            lambda leaf: np.zeros(leaf.shape, np.float64), jax.eval_shape(training.empty_shift)
-        )
+        shift = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float64), jax.eval_shape(training.empty_shift))
         return cls(training.init(), shift)
 
     def include(self, log: Log) -> None:
@@ -157,9 +149,7 @@ class _Progress:
         leaves = template._leaves()
         shapes = {name: np.shape(_plain(leaf)) for name, leaf in leaves}
         if shapes != {name: array.shape for name, array in arrays.items()}:
-            raise RunFolderError(
-                f"'{path}' was written by a version of samplr with another state: train it again"
-            )
+            raise RunFolderError(f"'{path}' was written by a version of samplr with another state: train it again")
         values = [_like(leaf, arrays[name]) for name, leaf in leaves]
         state, shift = jax.tree.unflatten(jax.tree.structure((template.state, template.shift)), values)
         return cls(state, shift)

@@ -30,10 +30,10 @@ class Histogram(eqx.Module):
     total: Float[Array, ""]
 
     @property
-    def mean(self) -> Array:
+    def mean(self) -> np.ndarray:
         """The mean of the values; NaN where nothing was counted."""
-        size = self.counts.sum(-1)
-        return np.where(size > 0, self.total / np.maximum(size, 1), np.nan)
+        size = np.asarray(self.counts).sum(-1)
+        return np.where(size > 0, np.asarray(self.total) / np.maximum(size, 1), np.nan)
 
 
 class ShiftCounts(eqx.Module):
@@ -84,9 +84,9 @@ class ShiftMonitor(eqx.Module):
         for name, reference in self.reference.items():
             row[f"shift/{name}/ground_truth_mean"] = float(reference.mean)
             for kind, histogram in (("real", counts.real[name]), ("met", counts.met[name])):
-                row[f"shift/{name}/{kind}_mean"] = np.asarray(histogram.mean).tolist()
+                row[f"shift/{name}/{kind}_mean"] = histogram.mean.tolist()
                 row[f"shift/{name}/{kind}_divergence"] = [
-                    divergence(run, reference.counts) for run in np.asarray(histogram.counts)
+                    divergence(run, np.asarray(reference.counts)) for run in np.asarray(histogram.counts)
                 ]
         return row
 
@@ -96,11 +96,13 @@ class ShiftMonitor(eqx.Module):
         for name, reference in self.reference.items():
             real = counts.real[name]
             draws = np.asarray(counts.presentations)
-            p = [shift_p_value(run, reference.counts, n) for run, n in zip(real.counts, draws, strict=True)]
+            p = [
+                shift_p_value(run, np.asarray(reference.counts), n)
+                for run, n in zip(np.asarray(real.counts), draws, strict=True)
+            ]
             if min(p) * len(p) * len(self.reference) < SIGNIFICANCE:
-                means = np.asarray(real.mean)
                 lines.append(
-                    f"the curriculum shifted θ′: '{name}' averaged {np.nanmean(means):.3g} in training against "
+                    f"the curriculum shifted θ′: '{name}' averaged {np.nanmean(real.mean):.3g} in training against "
                     f"{float(reference.mean):.3g} under the ground truth, and nothing grounds the student: "
                     "see `samplr list methods` for ones that do"
                 )

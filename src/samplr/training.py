@@ -1,7 +1,8 @@
 """The training loop: pure, compiled once, many updates per call, vmapped over runs.
 
-One update is one phase of the teacher: propose levels, collect a rollout, observe the outcome, and learn where the phase
-says so. All runs of a batch take the same phase at the same time, because the schedule depends on the update index alone.
+One update is one phase of the teacher: propose levels, collect a rollout, observe the outcome, and learn where the
+phase says so. All runs of a batch take the same phase at the same time, because the schedule depends on the update
+index alone.
 """
 
 import functools
@@ -14,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from samplr.compiling import jit
 from samplr.config import Config, validate
@@ -68,6 +69,10 @@ class Mean(eqx.Module):
         """The mean of an array, or of a part of it."""
         where = jnp.ones_like(values, bool) if where is None else where
         return cls(jnp.sum(jnp.where(where, values, 0.0)), jnp.sum(where, dtype=jnp.float32))
+
+    def only_if(self, condition: Bool[Array, ""]) -> "Mean":
+        """This mean, or one of nothing."""
+        return Mean(jnp.where(condition, self.total, 0.0), jnp.where(condition, self.count, 0.0))
 
 
 class Log(eqx.Module):
@@ -172,9 +177,7 @@ class Training:
     def _update_runs(self, hyperparameters: Hyperparameters, state: TrainState) -> tuple[RunState, Log]:
         """One update of every run. Only what differs between phases is branched on, so that the rest compiles once."""
         phase = hyperparameters.teacher.schedule(state.update)
-        keys = jax.vmap(lambda key: jax.random.split(jax.random.fold_in(key, state.update), 3))(
-            state.runs.key
-        )
+        keys = jax.vmap(lambda key: jax.random.split(jax.random.fold_in(key, state.update), 3))(state.runs.key)
         proposals = [jax.vmap(functools.partial(self._propose, each)) for each in self.phases]
         levels = jax.lax.switch(phase, proposals, hyperparameters, state.runs, keys[:, 0])
         runs, played = jax.vmap(self._play)(hyperparameters, state.runs, levels, keys[:, 1])
@@ -182,15 +185,14 @@ class Training:
         runs, news = jax.lax.cond(
             learns, jax.vmap(self._learn), jax.vmap(self._skip), hyperparameters, runs, played, keys[:, 2]
         )
-        for index, each in enumerate(self.phases):
-            in_phase = (phase == index).astype(jnp.float32)
-            for name, mean in played.metrics.items():
-                news.metrics[f"{each.name}/{name}"] = jax.tree.map(lambda leaf: leaf * in_phase, mean)
-        return runs, news
+        by_phase = {
+            f"{each.name}/{name}": mean.only_if(phase == index)
+            for index, each in enumerate(self.phases)
+            for name, mean in played.metrics.items()
+        }
+        return runs, Log(news.metrics | by_phase, news.shift)
 
-    def _propose(
-        self, phase: Phase, hyperparameters: Hyperparameters, run: RunState, key: PRNGKeyArray
-    ) -> Level:
+    def _propose(self, phase: Phase, hyperparameters: Hyperparameters, run: RunState, key: PRNGKeyArray) -> Level:
         return hyperparameters.teacher.propose(phase, run.teacher, self.env, self.config.workers, key=key)
 
     def _play(

@@ -12,7 +12,7 @@ own choosing. Resets are the loop's business: `step` never resets. Three laws ar
 import abc
 import enum
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import equinox as eqx
 import jax
@@ -24,12 +24,13 @@ from samplr.envs.spaces import ActionSpace, Box
 from samplr.errors import LevelError
 from samplr.posteriors import Posterior
 
-Layout = PyTree
-Aleatoric = PyTree
-World = PyTree
-State = PyTree
-Observation = PyTree
-Evidence = PyTree
+# An environment's own pytrees; the names say which of them is meant.
+Layout: TypeAlias = Any
+Aleatoric: TypeAlias = Any
+World: TypeAlias = Any
+State: TypeAlias = Any
+Observation: TypeAlias = Any
+Evidence: TypeAlias = Any
 
 
 class Origin(enum.IntEnum):
@@ -69,6 +70,9 @@ class TimeStep(eqx.Module):
 LevelSampler = Callable[[PRNGKeyArray], Level]
 Suite = Mapping[str, LevelSampler]
 """An evaluation suite: for each named condition, how its levels are drawn."""
+
+Encoder = Callable[[Any], Float[Array, " features"]]
+"""The part of a network that maps an observation to features."""
 
 LevelScore = Callable[[Any, Level], Float[Array, ""]]
 """An oracle's score of one level under a network (see `Environment.oracle_scores`)."""
@@ -132,7 +136,7 @@ class Environment(eqx.Module):
         """Scores only this world can give, because it knows its own solution."""
         return {}
 
-    def encoders(self) -> Mapping[str, Callable[..., eqx.Module]]:
+    def encoders(self) -> Mapping[str, Callable[..., Encoder]]:
         """Networks made for this world: called with `hidden` and `key`, they map an observation to features."""
         return {}
 
@@ -143,37 +147,28 @@ class Environment(eqx.Module):
     def validate(self, level: Level) -> None:
         """Raise `LevelError` where a level does not fit; this checks shapes, a world may check more."""
         expected = jax.eval_shape(lambda key: self.sample_level(key=key), jax.random.key(0))
-        if jax.tree.structure(level) != jax.tree.structure(expected):
-            raise LevelError(f"the level does not have the parts of a level of {type(self).__name__}")
-        paths = jax.tree_util.tree_leaves_with_path(expected)
-        for (path, want), got in zip(paths, jax.tree.leaves(level), strict=True):
-            if np.shape(got) != want.shape:
-                name = jax.tree_util.keystr(path, simple=True, separator=".")
-                raise LevelError(f"the level's {name} has shape {np.shape(got)}, expected {want.shape}")
+        want, got = _leaves_by_name(expected), _leaves_by_name(level)
+        if want.keys() != got.keys():
+            raise LevelError(f"a level of {type(self).__name__} has the parts {list(want)}, not {list(got)}")
+        for name, leaf in want.items():
+            if np.shape(got[name]) != leaf.shape:
+                raise LevelError(f"the level's {name} has shape {np.shape(got[name])}, expected {leaf.shape}")
 
     def level_to_json(self, level: Level) -> dict[str, Any]:
         """A level as JSON: its leaves by dotted name."""
-        leaves = jax.tree_util.tree_leaves_with_path(level)
-        return {
-            jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf).tolist()
-            for path, leaf in leaves
-        }
+        return {name: np.asarray(leaf).tolist() for name, leaf in _leaves_by_name(level).items()}
 
     def level_from_json(self, data: Mapping[str, Any]) -> Level:
         """Read what `level_to_json` wrote, by hand or by program; raises `LevelError` where it does not fit."""
         template = jax.eval_shape(lambda key: self.sample_level(key=key), jax.random.key(0))
-        leaves, structure = jax.tree_util.tree_flatten_with_path(template)
-        values = {"origin": int(Origin.PRIOR), **data}
-        names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in leaves]
-        if set(values) != set(names):
-            raise LevelError(f"a level of {type(self).__name__} has {names}, not {sorted(values)}")
+        want, values = _leaves_by_name(template), {"origin": int(Origin.PRIOR), **data}
+        if set(values) != set(want):
+            raise LevelError(f"a level of {type(self).__name__} has the parts {list(want)}, not {list(values)}")
         try:
-            arrays = [
-                jnp.asarray(values[name], leaf.dtype) for name, (_, leaf) in zip(names, leaves, strict=True)
-            ]
+            arrays = [jnp.asarray(values[name], leaf.dtype) for name, leaf in want.items()]
         except (TypeError, ValueError) as error:
             raise LevelError(f"a level of {type(self).__name__} holds numbers only: {error}") from error
-        level: Level = jax.tree.unflatten(structure, arrays)
+        level: Level = jax.tree.unflatten(jax.tree.structure(template), arrays)
         self.validate(level)
         return level
 
@@ -202,3 +197,9 @@ class GroundedEnvironment(Environment):
     @abc.abstractmethod
     def substitute(self, state: State, aleatoric: Aleatoric) -> State:
         """Swap in θ′, keeping everything that was revealed."""
+
+
+def _leaves_by_name(tree: PyTree) -> dict[str, Any]:
+    """The leaves of a pytree under dotted names, as `aleatoric.rate`."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}

@@ -90,8 +90,7 @@ def write_arrays(folder: Path, arrays: Arrays) -> None:
 
     leaves = [np.asarray(array) for array in arrays.values()]
     index = [
-        {"name": name, "dtype": leaf.dtype.name, "shape": leaf.shape}
-        for name, leaf in zip(arrays, leaves, strict=True)
+        {"name": name, "dtype": leaf.dtype.name, "shape": leaf.shape} for name, leaf in zip(arrays, leaves, strict=True)
     ]
     files.write_json(folder / _INDEX, index)
     stored = {str(number): leaf for number, leaf in enumerate(leaves) if leaf.size}

@@ -29,9 +29,7 @@ class RunFolder:
         self._rolled_back = not resumed
 
     @classmethod
-    def open(
-        cls, path: str | Path, config: dict[str, Any], *, resume: bool, may_change: Collection[str] = ()
-    ) -> Self:
+    def open(cls, path: str | Path, config: dict[str, Any], *, resume: bool, may_change: Collection[str] = ()) -> Self:
         """Open a run folder for writing, and hold its lock until `close`.
 
         **Arguments:**
@@ -192,9 +190,7 @@ def _refuse_unusable(path: Path, *, resume: bool) -> None:
             f"'{path}' holds files already: choose another --out, or pass --resume to continue the run in it"
         )
     if contents and record.CONFIG not in contents:
-        raise RunFolderError(
-            f"'{path}' holds files but no {record.CONFIG}, so no run to resume: choose another --out"
-        )
+        raise RunFolderError(f"'{path}' holds files but no {record.CONFIG}, so no run to resume: choose another --out")
 
 
 def _take_lock(path: Path) -> IO[str]:

@@ -59,9 +59,7 @@ def _versions(record: dict[str, Any]) -> dict[str, str]:
     return {"samplr": record["samplr"], **record["versions"]}
 
 
-def _refuse_other_run(
-    path: Path, before: dict[str, Any], now: dict[str, Any], may_change: Collection[str]
-) -> None:
+def _refuse_other_run(path: Path, before: dict[str, Any], now: dict[str, Any], may_change: Collection[str]) -> None:
     fixed_before, fixed_now = (
         {key: value for key, value in config.items() if key not in may_change} for config in (before, now)
     )
@@ -97,8 +95,7 @@ def _warn_of_other_versions(path: Path, before: dict[str, str], now: dict[str, s
     changed = [f"{name} {before.get(name)} -> {now[name]}" for name in now if before.get(name) != now[name]]
     if changed:
         warnings.warn(
-            f"'{path}' is resumed under other versions ({', '.join(changed)}): "
-            "the result may differ in the last bits",
+            f"'{path}' is resumed under other versions ({', '.join(changed)}): the result may differ in the last bits",
             SamplrWarning,
             stacklevel=2,
         )

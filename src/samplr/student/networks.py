@@ -1,18 +1,19 @@
 """Networks: an encoder, an optional memory, and the heads for policy and value."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
-from samplr.envs.api import Environment
+from samplr.envs.api import Encoder, Environment
 from samplr.envs.spaces import ActionSpace
 from samplr.errors import UnknownNameError
 from samplr.student.distributions import Policy, policy_from, policy_outputs
 
-Memory = PyTree
+Memory: TypeAlias = Any
 """What a recurrent student carries from step to step; `None` for a student without memory."""
 
 POLICY_HEAD_GAIN = 0.01
@@ -33,6 +34,7 @@ class MLPEncoder(eqx.Module):
         )
 
     def __call__(self, observation: PyTree) -> Float[Array, " features"]:
+        """Encode one observation, whatever its parts."""
         x = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(observation)])
         for layer in self.layers:
             x = jnp.tanh(layer(x))
@@ -42,7 +44,7 @@ class MLPEncoder(eqx.Module):
 class ActorCritic(eqx.Module):
     """Policy and value of a history: one observation at a time, with a memory where there is one."""
 
-    encoder: Callable[[PyTree], Float[Array, " features"]]
+    encoder: Encoder
     cell: eqx.nn.LSTMCell | None
     actor: eqx.nn.Linear
     critic: eqx.nn.Linear
@@ -65,7 +67,7 @@ class ActorCritic(eqx.Module):
         **Returns:** the policy, the value, and the memory that the next observation continues from.
         """
         features, memory = self._remember(self.encoder(observation), memory)
-        return self._heads(features) + (memory,)
+        return (*self._heads(features), memory)
 
     def unroll(self, observations: PyTree, starts: Bool[Array, " t"]) -> tuple[Policy, Float[Array, " t"]]:
         """Policies and values along a sequence that begins with an empty memory, emptied again at every start."""
@@ -120,7 +122,10 @@ def build_network(
     encoder_key, cell_key, actor_key, critic_key = jax.random.split(key, 4)
     observation = jax.eval_shape(lambda key: first_observation(env, key=key), key)
     inputs = sum(leaf.size for leaf in jax.tree.leaves(observation))
-    known = {"mlp": lambda hidden, key: MLPEncoder(inputs, hidden, key=key), **env.encoders()}
+    known: Mapping[str, Callable[..., Encoder]] = {
+        "mlp": lambda hidden, key: MLPEncoder(inputs, hidden, key=key),
+        **env.encoders(),
+    }
     if encoder not in known:
         raise UnknownNameError("encoder", encoder, known)
     encode = known[encoder](hidden=hidden, key=encoder_key)

@@ -25,9 +25,7 @@ class ReturnScale(eqx.Module):
         delta = jnp.mean(returns) - self.mean
         mean = self.mean + delta * returns.size / count
         squares = (
-            self.squares
-            + jnp.sum((returns - jnp.mean(returns)) ** 2)
-            + delta**2 * self.count * returns.size / count
+            self.squares + jnp.sum((returns - jnp.mean(returns)) ** 2) + delta**2 * self.count * returns.size / count
         )
         return ReturnScale(count, mean, squares)
 

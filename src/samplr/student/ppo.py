@@ -2,10 +2,10 @@
 
 Details that matter, and where they are:
 
-- one Adam over all parameters, ε inside the square root's denominator as in Adam, global gradient-norm clipping: `optimizer`;
-- advantages normalised over the whole batch before the epochs, not for each minibatch: `update`;
-- value targets are advantages plus the values at collection time; clipping of the value as in the original code: `loss`;
-- minibatches of single steps for a student without memory, of whole worker sequences for a recurrent one: `_minibatches`.
+- one Adam over all parameters, after clipping by the global norm of the gradient: `optimizer`;
+- advantages normalised over the whole rollout before the epochs, not for each minibatch: `update`;
+- value targets are advantages plus the values at collection time, clipped as in the original code or not: `loss`;
+- minibatches of single steps for a student without memory, of whole sequences for a recurrent one: `_minibatches`.
 """
 
 from typing import Any
@@ -120,9 +120,9 @@ class PPO(eqx.Module):
 
         def learn(carry: Any, minibatch: Batch) -> tuple[Any, Losses]:
             parameters, opt_state = carry
-            gradient, losses = jax.grad(
-                lambda p: self.loss(eqx.combine(p, structure), minibatch), has_aux=True
-            )(parameters)
+            gradient, losses = jax.grad(lambda p: self.loss(eqx.combine(p, structure), minibatch), has_aux=True)(
+                parameters
+            )
             updates, opt_state = self.optimizer().update(gradient, opt_state)
             losses = eqx.tree_at(lambda x: x.gradient_norm, losses, optax.global_norm(gradient))
             return (optax.apply_updates(parameters, updates), opt_state), losses

@@ -52,9 +52,7 @@ class Teacher(eqx.Module):
         """The teacher's state at the start of a run."""
 
     @abc.abstractmethod
-    def propose(
-        self, phase: Phase, state: PyTree, env: Environment, workers: int, *, key: PRNGKeyArray
-    ) -> Level:
+    def propose(self, phase: Phase, state: PyTree, env: Environment, workers: int, *, key: PRNGKeyArray) -> Level:
         """Levels for a batch of workers, stacked."""
 
     @abc.abstractmethod

@@ -105,9 +105,7 @@ def _normalised(weight: Float[Array, " k"], filled: Bool[Array, " k"]) -> Float[
     return jnp.where(total > 0, weight / jnp.where(total > 0, total, 1), uniform)
 
 
-def draw(
-    buffer: LevelBuffer, weights: Float[Array, " k"], count: int, *, key: PRNGKeyArray
-) -> Int[Array, " count"]:
+def draw(buffer: LevelBuffer, weights: Float[Array, " k"], count: int, *, key: PRNGKeyArray) -> Int[Array, " count"]:
     """Draw slots without replacement (Gumbel top-k); where fewer are filled, the draw begins again from its first."""
     noise = jax.random.gumbel(key, weights.shape)
     # A filled slot of weight zero still comes before an empty one.
@@ -131,9 +129,7 @@ def fingerprint(identity: PyTree) -> UInt32[Array, "2"]:
 def _as_words(leaf: Array) -> UInt32[Array, " words"]:
     flat = jnp.ravel(leaf)
     if flat.dtype == bool or flat.dtype.itemsize < 4:
-        return flat.astype(jnp.float32 if jnp.issubdtype(flat.dtype, jnp.floating) else jnp.int32).view(
-            jnp.uint32
-        )
+        return flat.astype(jnp.float32 if jnp.issubdtype(flat.dtype, jnp.floating) else jnp.int32).view(jnp.uint32)
     return jax.lax.bitcast_convert_type(flat, jnp.uint32).ravel()
 
 

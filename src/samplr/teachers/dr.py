@@ -29,9 +29,7 @@ class DomainRandomisation(Teacher):
         """Nothing to remember."""
         return None
 
-    def propose(
-        self, phase: Phase, state: None, env: Environment, workers: int, *, key: PRNGKeyArray
-    ) -> Level:
+    def propose(self, phase: Phase, state: None, env: Environment, workers: int, *, key: PRNGKeyArray) -> Level:
         """Fresh levels."""
         return sample_levels(env, workers, key=key)
 

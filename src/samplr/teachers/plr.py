@@ -47,9 +47,7 @@ class PrioritisedLevelReplay(Teacher):
         example = jax.eval_shape(lambda key: env.sample_level(key=key), jax.random.key(0))
         return LevelBuffer.empty(example, self.capacity)
 
-    def propose(
-        self, phase: Phase, state: LevelBuffer, env: Environment, workers: int, *, key: PRNGKeyArray
-    ) -> Level:
+    def propose(self, phase: Phase, state: LevelBuffer, env: Environment, workers: int, *, key: PRNGKeyArray) -> Level:
         """Fresh levels, or levels from the buffer."""
         if phase.name == "new":
             return sample_levels(env, workers, key=key)
@@ -63,9 +61,7 @@ class PrioritisedLevelReplay(Teacher):
         candidates = Candidates.match(state, outcome.levels, jax.vmap(env.identity)(outcome.levels))
         best_return = candidates.best_return(state, outcome.best_return)
         score = self.score(outcome, best_return)
-        return merge(
-            state, candidates, score, best_return, self.prioritisation, self.temperature, self.staleness
-        )
+        return merge(state, candidates, score, best_return, self.prioritisation, self.temperature, self.staleness)
 
     def metrics(self, state: LevelBuffer) -> dict[str, Float[Array, ""]]:
         """How full the buffer is, and what its levels are worth."""

@@ -1,9 +1,9 @@
 """Icy road solved exactly, by dynamic programming over its histories.
 
-What the agent does reveals nothing that driving on would not, so a history τ is the list of what the segments crossed so
-far were like: there are 2ᵗ histories of length t, and 2ᴺ − 1 at which there is something to decide. Every table here has
-one entry for each of those, depth after depth, and within a depth ordered as binary numbers whose first crossed segment
-is the most significant bit (1 for ice). A policy is the probability of driving fast at every history.
+What the agent does reveals nothing that driving on would not, so a history τ is the list of what the segments crossed
+so far were like: there are 2ᵗ histories of length t, and 2ᴺ − 1 at which there is something to decide. Every table here
+has one entry for each of those, depth after depth, and within a depth ordered as binary numbers whose first crossed
+segment is the most significant bit (1 for ice). A policy is the probability of driving fast at every history.
 """
 
 import equinox as eqx
@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from samplr.envs.icy_road.world import FAST, IcyRoad, IcyRoadState
 from samplr.posteriors import BernoulliField
+from samplr.student.distributions import Categorical
 from samplr.student.networks import ActorCritic
 
 Histories = Float[Array, " histories"]
@@ -56,9 +57,7 @@ def bayes_optimal(env: IcyRoad) -> Histories:
     return (_expected_reward(jnp.ones(()), predictive(env)) > 1.0).astype(jnp.float32)
 
 
-def utility(
-    env: IcyRoad, fast: Histories, *, discount: float = 1.0, icy: Histories | None = None
-) -> Histories:
+def utility(env: IcyRoad, fast: Histories, *, discount: float = 1.0, icy: Histories | None = None) -> Histories:
     """Ū(π|τ) at every history: the expected sum of the rewards to come.
 
     **Arguments:**
@@ -117,6 +116,7 @@ def tabulate(env: IcyRoad, network: ActorCritic) -> HistoryTable:
     for depth in range(env.segments):
         observations = jax.vmap(lambda state: env.observe(None, state))(_states(env, depth))
         policy, v, memory = jax.vmap(network)(observations, memory)
+        assert isinstance(policy, Categorical)
         fast.append(policy.probabilities[:, 0, FAST])
         value.append(v)
         memory = jax.tree.map(lambda leaf: jnp.repeat(leaf, 2, axis=0), memory)
@@ -148,6 +148,4 @@ def _states(env: IcyRoad, depth: int) -> IcyRoadState:
     bits = np.zeros((2**depth, env.segments), bool)
     for segment in range(depth):
         bits[:, segment] = (within >> (depth - 1 - segment)) & 1
-    return IcyRoadState(
-        jnp.full(2**depth, depth, jnp.int32), BernoulliField(jnp.zeros(2**depth), jnp.asarray(bits))
-    )
+    return IcyRoadState(jnp.full(2**depth, depth, jnp.int32), BernoulliField(jnp.zeros(2**depth), jnp.asarray(bits)))

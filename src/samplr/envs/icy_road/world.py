@@ -33,9 +33,7 @@ class IcyRoadState(eqx.Module):
 class IcyRoadPosterior(BetaBernoulli):
     """The conjugate posterior, which on this road can also be summed exactly: only the next segment matters."""
 
-    def support(
-        self, belief: Belief, evidence: BernoulliEvidence
-    ) -> tuple[BernoulliField, Float[Array, "2"]]:
+    def support(self, belief: Belief, evidence: BernoulliEvidence) -> tuple[BernoulliField, Float[Array, "2"]]:
         """All that is unrevealed dry, or all of it icy, weighted by the posterior predictive of the next segment."""
         icy = self.rate_given(evidence).mean
         both = jnp.array([[False], [True]])
@@ -101,9 +99,7 @@ class IcyRoad(GroundedEnvironment):
         state = IcyRoadState(jnp.int32(0), aleatoric)
         return state, self.observe(world, state)
 
-    def step(
-        self, world: None, state: IcyRoadState, action: Int[Array, ""], *, key: PRNGKeyArray
-    ) -> TimeStep:
+    def step(self, world: None, state: IcyRoadState, action: Int[Array, ""], *, key: PRNGKeyArray) -> TimeStep:
         """Cross one segment."""
         icy = state.ice.bits[state.position]
         reward = jnp.where(action == FAST, jnp.where(icy, -8.0, 2.0), 1.0)
@@ -187,10 +183,6 @@ class IcyRoad(GroundedEnvironment):
         for segment, icy in enumerate(np.asarray(state.ice.bits)):
             cell = road[2:-2, segment * size + 1 : (segment + 1) * size - 1]
             behind = segment < position
-            cell[:] = (
-                ((70, 150, 220) if behind else (160, 200, 235))
-                if icy
-                else ((150,) * 3 if behind else (120,) * 3)
-            )
+            cell[:] = ((70, 150, 220) if behind else (160, 200, 235)) if icy else ((150,) * 3 if behind else (120,) * 3)
         road[8:-8, position * size + 5 : position * size + size - 5] = (200, 40, 40)
         return road
