@@ -1,12 +1,13 @@
 """Tables and figures."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from rich import box
 from rich.table import Table
 
 from samplr.envs.icy_road import IcyRoad, solution
@@ -39,22 +40,23 @@ def evaluation_table(title: str, conditions: Mapping[str, Condition]) -> Table:
 def demo_table(results: Mapping[str, Mapping[str, Any]], titles: Mapping[str, str]) -> Table:
     """One column for each method: mean and standard error over seeds."""
     optimum = next(iter(results.values()))["optimum"]
-    table = Table(title=f"Icy road, judged exactly (Bayes optimum {optimum:.2f})", caption=_findings(results))
-    table.add_column("")
+    title = f"Icy road, judged by its exact solution (Bayes optimum {optimum:.2f})"
+    table = Table(title=title, caption=_findings(results), box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1))
+    table.add_column("mean ± s.e.", no_wrap=True)
     for name in results:
-        table.add_column(titles[name], justify="right")
+        table.add_column(titles[name], justify="right", no_wrap=True)
 
-    def row(heading: str, show: Callable[[Mapping[str, Any]], str]) -> None:
-        table.add_row(heading, *[show(figures) for figures in results.values()])
+    def add(heading: str, figure: str, digits: int) -> None:
+        table.add_row(heading, *[_estimate(figures[figure], digits) for figures in results.values()])
 
-    row("utility under P̄", lambda of: _estimate(of["utility"], 2))
-    row("share of optimum", lambda of: f"{of['share']:.1%}")
+    add("utility under P̄", "utility", 2)
+    table.add_row("… of the optimum", *[f"{figures['share']:.1%}" for figures in results.values()])
     for q in EVALUATED_RATES:
-        row(f"return at q={q:g}", lambda of, q=q: _estimate(of[f"return_q={q:g}"], 1))
-    row("worst regret", lambda of: _estimate(of["worst_regret"], 2))
-    row("… P̄(τ) > 10⁻⁴", lambda of: _estimate(of["worst_regret_likely"], 2))
-    row("ice trained on", lambda of: _estimate(of["ice_trained"], 3))
-    row("RMSE of V", lambda of: _estimate(of["value_rmse"], 2))
+        add(f"return at q={q:g}", f"return_q={q:g}", 1)
+    add("worst regret", "worst_regret", 2)
+    add("… P̄(τ) > 10⁻⁴", "worst_regret_likely", 2)
+    add("ice trained on", "ice_trained", 2)
+    add("RMSE of V", "value_rmse", 2)
     return table
 
 
@@ -67,11 +69,11 @@ def _findings(results: Mapping[str, Mapping[str, Any]]) -> str:
     lines = []
     if "p_utility_below_samplr" in results.get("robust_plr", {}):
         p = results["robust_plr"]["p_utility_below_samplr"]
-        lines.append(f"utility of PLR⊥ below SAMPLR's: p = {p:.1e}")
+        lines.append(f"PLR⊥ earns less than SAMPLR: p = {p:.1g}")
     if "p_worst_regret_below_samplr" in results.get("samplr_exact", {}):
         p = results["samplr_exact"]["p_worst_regret_below_samplr"]
-        lines.append(f"worst regret with M=∞ below M=1: p = {p:.1e}")
-    return "; ".join(lines) + " (one-sided Welch)" if lines else ""
+        lines.append(f"M=∞ has less worst regret than M=1: p = {p:.1g}")
+    return "\n".join([*lines, "(one-sided Welch tests over seeds)"]) if lines else ""
 
 
 def icy_road_figure(

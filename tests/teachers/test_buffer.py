@@ -148,7 +148,7 @@ DRAWS = 20_000
 def draws(buffer: LevelBuffer, weights: Sequence[float], count: int, *, repeats: int = DRAWS) -> np.ndarray:
     """Many independent draws of `count` slots."""
     keys = jax.random.split(jax.random.key(0), repeats)
-    return np.asarray(jax.vmap(lambda key: draw(buffer, jnp.asarray(weights), count, key=key))(keys))
+    return np.asarray(jax.vmap(lambda key: draw(buffer, jnp.asarray(weights, jnp.float32), count, key=key))(keys))
 
 
 def test_a_draw_holds_no_slot_twice_and_no_empty_one() -> None:

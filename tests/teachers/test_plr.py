@@ -1,0 +1,249 @@
+"""The teachers: which phase when, which levels, and who learns from them."""
+
+import functools
+import itertools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from samplr.compiling import jit
+from samplr.envs.api import Level, Origin
+from samplr.envs.icy_road import IcyRoad
+from samplr.teachers.api import Outcome, Phase
+from samplr.teachers.buffer import LevelBuffer, Prioritisation
+from samplr.teachers.dr import DomainRandomisation
+from samplr.teachers.plr import NEW, REPLAY, PrioritisedLevelReplay, new_rollouts_before_replay
+from samplr.teachers.scores import positive_value_loss
+from samplr.training import TrainState
+
+from .conftest import Trained
+
+ROAD = IcyRoad(segments=6, alpha=1.0, beta=1.0)
+
+
+def teacher(
+    *,
+    replay_rate: float = 0.5,
+    new_rollouts_first: int = 1,
+    robust: bool = True,
+    temperature: float = 1.0,
+    staleness: float = 0.0,
+    capacity: int = 8,
+) -> PrioritisedLevelReplay:
+    return PrioritisedLevelReplay(
+        temperature=jnp.float32(temperature),
+        staleness=jnp.float32(staleness),
+        replay_rate=replay_rate,
+        capacity=capacity,
+        new_rollouts_first=new_rollouts_first,
+        prioritisation=Prioritisation.POWER,
+        score=positive_value_loss,
+        robust=robust,
+    )
+
+
+@functools.partial(jit, runs_once=True)
+def observe(plr: PrioritisedLevelReplay, buffer: LevelBuffer, seen: Outcome) -> LevelBuffer:
+    return plr.observe(buffer, ROAD, seen)
+
+
+def schedule(plr: PrioritisedLevelReplay, updates: int) -> np.ndarray:
+    """The phases of the first updates."""
+    return np.asarray(jax.vmap(plr.schedule)(jnp.arange(updates)))
+
+
+# --- schedule ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fill", "capacity", "workers", "rollouts"),
+    [
+        (0.5, 10, 4, 2),  # 5 levels, 4 at a time
+        (0.5, 8, 4, 1),  # 4 levels exactly
+        (0.5, 500, 16, 16),  # 250 / 16 = 15.6: the paper's car racing
+        (1.0, 256, 64, 4),
+        (0.0, 256, 64, 1),  # there is nothing to replay before the first rollout
+        (0.5, 4, 64, 1),
+    ],
+)
+def test_replay_begins_when_enough_levels_were_presented_to_fill_a_share_of_the_buffer(
+    fill: float, capacity: int, workers: int, rollouts: int
+) -> None:
+    assert new_rollouts_before_replay(fill, capacity, workers) == rollouts
+
+
+@pytest.mark.parametrize("first", [1, 5])
+def test_the_first_rollouts_are_new_whatever_the_coin_says(first: int) -> None:
+    # With p = 1 the coin always says replay, so that only the gate is seen.
+    phases = schedule(teacher(replay_rate=1.0, new_rollouts_first=first), 12)
+    assert phases.tolist() == [NEW] * first + [REPLAY] * (12 - first)
+
+
+@pytest.mark.parametrize("rate", [0.5, 0.8])
+def test_in_the_long_run_a_share_p_of_the_updates_replays(rate: float) -> None:
+    updates = 20_000
+    replays = schedule(teacher(replay_rate=rate), updates)[1:] == REPLAY
+    four_deviations = 4 * math.sqrt(rate * (1 - rate) / updates)
+    assert np.mean(replays) == pytest.approx(rate, abs=four_deviations)
+    # The coins of successive updates are independent: after a replay the share is the same.
+    after_replay = replays[1:][replays[:-1]]
+    assert np.mean(after_replay) == pytest.approx(rate, abs=four_deviations / math.sqrt(rate))
+
+
+def test_the_schedule_depends_on_nothing_but_the_update_and_the_rate() -> None:
+    # All runs of a batch and of a sweep take the same branch: hyperparameters that are leaves must not matter.
+    one = schedule(teacher(temperature=1.0, staleness=0.0, robust=True), 200)
+    another = schedule(teacher(temperature=0.1, staleness=0.9, robust=False, capacity=99), 200)
+    np.testing.assert_array_equal(one, another)
+    # Nor does what came before: asked for a single update the answer is the same.
+    assert [int(teacher().schedule(jnp.int32(update))) for update in (7, 3, 150)] == [one[7], one[3], one[150]]
+
+
+def test_who_learns_from_what() -> None:
+    assert teacher(robust=False).phases == (Phase("new", learn=True), Phase("replay", learn=True))
+    assert teacher(robust=True).phases == (Phase("new", learn=False), Phase("replay", learn=True))
+    assert DomainRandomisation().phases == (Phase("new", learn=True),)
+    assert DomainRandomisation().schedule(jnp.int32(17)) == 0
+
+
+# --- proposals --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def six_roads() -> LevelBuffer:
+    """A buffer of 8 slots in which a teacher has put the roads with ice on one segment: 0, …, 5, of score 1, …, 6."""
+    plr = teacher()
+    bits = jnp.eye(6, dtype=bool)
+    key = jax.random.key(0)
+    levels = jax.vmap(lambda b: ROAD.sample_level(key=key))(jnp.arange(6))
+    levels = Level(levels.layout, type(levels.aleatoric)(jnp.linspace(0, 1, 6), bits), levels.origin)
+    scores = jnp.arange(1.0, 7.0)
+    seen = Outcome(levels, scores[None], scores[None], scores, jnp.ones(()), None)
+    return observe(plr, plr.init(ROAD), seen)
+
+
+def propose(plr: PrioritisedLevelReplay, phase: int, buffer: LevelBuffer, workers: int, seed: int = 0) -> Level:
+    return plr.propose(plr.phases[phase], buffer, ROAD, workers, key=jax.random.key(seed))
+
+
+def rows(bits: jax.Array) -> list[tuple[bool, ...]]:
+    return [tuple(row) for row in np.asarray(bits).tolist()]
+
+
+def test_new_levels_come_from_the_prior(six_roads: LevelBuffer) -> None:
+    plr = teacher()
+    levels = propose(plr, NEW, six_roads, workers=4)
+    assert levels.origin.tolist() == [Origin.PRIOR] * 4
+    assert levels.origin.dtype == jnp.int32
+    # The same that domain randomisation would propose: the buffer has no say.
+    same = DomainRandomisation().propose(Phase("new", learn=True), None, ROAD, 4, key=jax.random.key(0))
+    assert jax.tree.all(jax.tree.map(jnp.array_equal, levels, same))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_replayed_levels_are_different_levels_of_the_buffer(six_roads: LevelBuffer, seed: int) -> None:
+    levels = propose(teacher(), REPLAY, six_roads, workers=4, seed=seed)
+    assert levels.origin.tolist() == [Origin.REPLAY] * 4
+    assert levels.origin.dtype == jnp.int32
+    # Whole levels: the rate belongs to the bits it was stored with. (An empty slot would be a road without ice.)
+    stored = {(tuple(np.eye(6, dtype=bool)[i].tolist()), round(i / 5, 5)) for i in range(6)}
+    proposed = {
+        (bits, round(float(rate), 5))
+        for bits, rate in zip(rows(levels.aleatoric.bits), levels.aleatoric.rate, strict=True)
+    }
+    assert proposed <= stored
+    assert len(proposed) == 4
+
+
+def test_with_more_workers_than_levels_every_level_is_replayed(six_roads: LevelBuffer) -> None:
+    levels = propose(teacher(), REPLAY, six_roads, workers=8)
+    counts = np.asarray(levels.aleatoric.bits).sum(axis=0)
+    assert sorted(counts) == [1, 1, 1, 1, 2, 2]
+
+
+def test_replay_follows_the_weights(six_roads: LevelBuffer) -> None:
+    # P_S = S / 21 with power, β = 1 and ρ = 0.
+    plr = teacher()
+    keys = jax.random.split(jax.random.key(0), 10_000)
+    bits = jax.vmap(lambda key: plr.propose(plr.phases[REPLAY], six_roads, ROAD, 1, key=key).aleatoric.bits[0])(keys)
+    counts = np.asarray(bits).sum(axis=0)
+    assert stats.chisquare(counts, 10_000 * np.arange(1, 7) / 21).pvalue > 1e-3
+
+
+def test_a_replayed_level_finds_itself_in_the_buffer(six_roads: LevelBuffer) -> None:
+    plr = teacher()
+    levels = propose(plr, REPLAY, six_roads, workers=4)
+    seen = Outcome(levels, jnp.full((1, 4), 9.0), jnp.zeros((1, 4)), jnp.zeros(4), jnp.ones(()), None)
+    after = observe(plr, six_roads, seen)
+    assert int(jnp.sum(after.filled)) == 6
+    replayed = np.isin(np.arange(8), [row.index(True) for row in rows(levels.aleatoric.bits)])
+    # The scores were 1, …, 6 in the order of the segment that is icy; those replayed are now 9.
+    by_segment = {
+        row.index(True): float(score)
+        for row, score in zip(rows(after.levels.aleatoric.bits), after.score, strict=True)
+        if any(row)
+    }
+    assert by_segment == {i: 9.0 if replayed[i] else i + 1.0 for i in range(6)}
+
+
+def test_domain_randomisation_proposes_levels_of_the_ground_truth() -> None:
+    env = IcyRoad(segments=4, alpha=1.0, beta=3.0)
+    count = 20_000
+    levels = DomainRandomisation().propose(Phase("new", learn=True), None, env, count, key=jax.random.key(0))
+    # Integrating the rate out, P̄(bits) is that of a Beta–binomial count, shared among the patterns with that count.
+    patterns = list(itertools.product([False, True], repeat=4))
+    expected = np.array([stats.betabinom.pmf(sum(p), 4, 1, 3) / math.comb(4, sum(p)) for p in patterns])
+    np.testing.assert_allclose(expected.sum(), 1)
+    observed = np.array([rows(levels.aleatoric.bits).count(p) for p in patterns])
+    assert stats.chisquare(observed, count * expected).pvalue > 1e-3
+    assert stats.kstest(np.asarray(levels.aleatoric.rate), stats.beta(1, 3).cdf).pvalue > 1e-3
+    # What this test can notice: ice that is drawn for each segment independently of the others, at the same mean rate.
+    independent = np.array([0.25 ** sum(p) * 0.75 ** (4 - sum(p)) for p in patterns])
+    noncentrality = count * np.sum((independent - expected) ** 2 / expected)
+    assert stats.ncx2.sf(stats.chi2.ppf(1 - 1e-3, 15), 15, noncentrality) > 0.999
+
+
+# --- who learns -------------------------------------------------------------------------------------------------------
+
+
+def bits_of(tree: object) -> list[bytes]:
+    """The bits of every array, so that equal means equal to the last one."""
+    return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree)]
+
+
+def first_update(trained: Trained, phase: int) -> int:
+    schedule = trained.training.hyperparameters.teacher.schedule
+    return next(update for update in itertools.count() if int(schedule(jnp.int32(update))) == phase)
+
+
+def after_one_update(trained: Trained, phase: int) -> tuple[TrainState, TrainState]:
+    """A state just before an update of a phase, and just after."""
+    state = trained.fresh()
+    if before := first_update(trained, phase):
+        state, _ = trained.training.advance(state, before)
+    kept = jax.tree.map(lambda leaf: leaf.copy(), state)
+    state, _ = trained.training.advance(state, 1)
+    return kept, state
+
+
+def test_robust_plr_takes_no_gradient_on_new_levels(robust_plr: Trained) -> None:
+    before, after = after_one_update(robust_plr, NEW)
+    assert bits_of(after.runs.network) == bits_of(before.runs.network)
+    assert bits_of(after.runs.opt_state) == bits_of(before.runs.opt_state)
+    # But the levels were played and scored, and the scale of returns moved.
+    assert int(after.runs.teacher.clock[0]) == 2
+    assert float(after.runs.scale.count[0]) == 4
+
+
+def test_robust_plr_learns_from_replayed_levels(robust_plr: Trained) -> None:
+    before, after = after_one_update(robust_plr, REPLAY)
+    assert bits_of(after.runs.network) != bits_of(before.runs.network)
+
+
+def test_plr_learns_from_new_levels(plr: Trained) -> None:
+    before, after = after_one_update(plr, NEW)
+    assert bits_of(after.runs.network) != bits_of(before.runs.network)
