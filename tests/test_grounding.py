@@ -17,7 +17,7 @@ from samplr.envs.icy_road import IcyRoad
 from samplr.envs.icy_road.world import FAST, SLOW, IcyRoadState
 from samplr.envs.spaces import Box, Discrete
 from samplr.errors import SamplrError
-from samplr.grounding import Fictitious, Naive, Ungrounded
+from samplr.grounding import Fictitious, Naive, RealStep, Ungrounded
 from samplr.posteriors import BernoulliField, Enumerated, Posterior
 from samplr.rollout import collect
 from samplr.student.networks import build_network
@@ -30,9 +30,14 @@ WORKERS, STEPS = 4400, 24  # two episodes on each level, 105,600 transitions
 # --- The key test: the distribution of what the student learns from -------------------------------------------------
 
 
+def untrained(env: Environment):
+    """A student whose policy and value are linear in the observation."""
+    return jit(lambda key: build_network(env, "mlp", (), 0, key=key), runs_once=True)(jax.random.key(0))
+
+
 def telltale(env: IcyRoad):
     """A student that acts at random, and whose value of an observation is a code that gives the observation away."""
-    network = build_network(env, "mlp", (), 0, key=jax.random.key(0))
+    network = untrained(env)
     n = env.segments
     code = jnp.concatenate([jnp.arange(n + 1.0), jnp.array([0.0, 0.0, 100.0, 0.0, 1000.0 * n])])
     return eqx.tree_at(
@@ -134,8 +139,7 @@ class TestGroundTruthUnderABiasedCurriculum:
         for field in ("observation", "action", "reward", "terminated", "start", "episode_return"):
             np.testing.assert_array_equal(getattr(fictitious, field), getattr(none, field))
 
-    def test_met_ice_agrees_with_the_transition(self, rollouts):
-        # At the first step nothing is revealed: the ice met there is a draw from the prior.
+    def test_ice_met_before_anything_is_revealed_is_a_draw_from_the_prior(self, rollouts):
         met = np.asarray(rollouts[0]["fictitious"].met_summaries["ice"][0])
         theory = stats.betabinom(12, ENV.alpha, ENV.beta)
         assert met.mean() == pytest.approx(1 / 16, abs=4 * theory.std() / 12 / WORKERS**0.5)
@@ -169,9 +173,8 @@ def transition():
         def both(state, action, key):
             step_key, posterior_key = jax.random.split(key)
             real = env.step(None, state, action, key=step_key)
-            return real, grounding.transition(
-                env, None, state, action, real, state.ice, None, step_key=step_key, key=posterior_key
-            )
+            step = RealStep(None, state, action, real, state.ice, None, step_key)
+            return real, grounding.transition(env, step, key=posterior_key)
 
         name = (type(grounding), getattr(grounding, "samples", None), type(env))
         program = programs.setdefault(name, jit(both, runs_once=True))
@@ -366,7 +369,7 @@ class Noise(GroundedEnvironment):
 
 def test_fictitious_steps_share_the_luck_of_the_real_step():
     env, samples = Noise(), 3
-    network = build_network(env, "mlp", (), 0, key=jax.random.key(0))
+    network = untrained(env)
     levels = jax.vmap(lambda key: env.sample_level(key=key))(jax.random.split(jax.random.key(1), 8))
     program = jit(lambda key: collect(env, Fictitious(samples), network, levels, 10, key=key), runs_once=True)
     rollout = program(jax.random.key(2))

@@ -9,6 +9,7 @@ import pytest
 from scipy import stats
 from scipy.special import betaln
 
+from samplr.compiling import jit
 from samplr.envs.icy_road import IcyRoadPosterior
 from samplr.errors import SamplrError
 from samplr.posteriors import BernoulliEvidence, BernoulliField, BetaBernoulli, Enumerated
@@ -31,7 +32,8 @@ def revealing(size: int, values: dict[int, bool]) -> BernoulliEvidence:
 def sampler(posterior, count=DRAWS):
     """Draws given some evidence, by one compiled program for all evidence of one shape."""
     keys = jax.random.split(jax.random.key(0), count)
-    compiled = jax.jit(jax.vmap(lambda evidence, key: posterior.sample(None, evidence, key=key), in_axes=(None, 0)))
+    draw = jax.vmap(lambda evidence, key: posterior.sample(None, evidence, key=key), in_axes=(None, 0))
+    compiled = jit(draw, runs_once=True)
     return lambda evidence: jax.tree.map(np.asarray, compiled(evidence, keys))
 
 
@@ -64,6 +66,19 @@ class TestBetaBernoulli:
         assert stats.kstest(field.rate, theory.cdf).pvalue > ALARM
         assert field.rate.mean() == pytest.approx(theory.mean(), abs=4 * theory.std() / DRAWS**0.5)
         assert field.rate.std() == pytest.approx(theory.std(), rel=0.03)
+
+    def test_rate_is_right_for_any_prior(self):
+        # U-shaped, flat, skewed and peaked priors, by one program that takes α and β as they come.
+        priors = [(0.5, 0.5), (1.0, 1.0), (1.0, 15.0), (0.7, 4.0), (30.0, 3.0), (200.0, 300.0)]
+
+        def rate(alpha, beta, key):
+            return BetaBernoulli(alpha, beta).sample_prior(1, key=key).rate
+
+        rates = jit(jax.vmap(jax.vmap(rate, in_axes=(None, None, 0)), in_axes=(0, 0, None)), runs_once=True)
+        alpha, beta = jnp.array(priors).T
+        drawn = np.asarray(rates(alpha, beta, jax.random.split(jax.random.key(2), DRAWS)))
+        p = [stats.kstest(x, stats.beta(*prior).cdf).pvalue for x, prior in zip(drawn, priors, strict=True)]
+        assert min(p) * len(p) > ALARM
 
     def test_rate_given_is_the_distribution_that_is_sampled(self):
         rate = BetaBernoulli(2.0, 6.0).rate_given(revealing(6, {1: True, 3: False, 4: True}))
@@ -103,7 +118,8 @@ class TestBetaBernoulli:
 
     def test_prior_draws_have_nothing_revealed(self):
         keys = jax.random.split(jax.random.key(1), DRAWS)
-        field = jax.jit(jax.vmap(lambda key: BetaBernoulli(ALPHA, BETA).sample_prior(3, key=key)))(keys)
+        draw = jax.vmap(lambda key: BetaBernoulli(ALPHA, BETA).sample_prior(3, key=key))
+        field = jit(draw, runs_once=True)(keys)
         assert stats.kstest(np.asarray(field.rate), stats.beta(ALPHA, BETA).cdf).pvalue > ALARM
         expected = [beta_binomial(ALPHA, BETA, pattern) for pattern in itertools.product((0, 1), repeat=3)]
         counts = pattern_counts(np.asarray(field.bits))
@@ -139,7 +155,7 @@ def every_evidence():
 
 class TestEnumerated:
     def test_predictive_equals_the_conjugate_one(self, enumerated):
-        support = jax.jit(lambda evidence: enumerated.support(None, evidence))
+        support = jit(lambda evidence: enumerated.support(None, evidence), runs_once=True)
         for values in every_evidence():
             candidates, weight = support(revealing(4, values))
             predictive = np.asarray(weight) @ np.asarray(candidates)

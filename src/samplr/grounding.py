@@ -32,6 +32,21 @@ EXACT = "exact"
 """The number of samples that stands for all of them: the expected TD error under the posterior (M = ∞)."""
 
 
+class RealStep(eqx.Module):
+    """One step of a running episode, as it happened."""
+
+    world: World
+    state: State
+    action: Array
+    after: TimeStep
+    aleatoric: Aleatoric
+    """The θ′ of the episode."""
+    belief: Belief
+    """The posterior's belief about it, after the history τ."""
+    key: PRNGKeyArray
+    """The key the step was taken with, which a fictitious step shares (common random numbers)."""
+
+
 class PrimedStep(eqx.Module):
     """The transition a student learns from: `m` weighted versions (r′, o′) of what followed the action."""
 
@@ -57,27 +72,8 @@ class Grounding(eqx.Module):
         return None
 
     @abc.abstractmethod
-    def transition(
-        self,
-        env: Environment,
-        world: World,
-        state: State,
-        action: Array,
-        real: TimeStep,
-        aleatoric: Aleatoric,
-        belief: Belief,
-        *,
-        step_key: PRNGKeyArray,
-        key: PRNGKeyArray,
-    ) -> PrimedStep:
-        """What the student learns from the step that led from `state` to `real`.
-
-        **Arguments:**
-
-        - `aleatoric`: the θ′ of the running episode.
-        - `belief`: the posterior's belief after the history τ.
-        - `step_key`: the key of the real step, which a fictitious step shares (common random numbers).
-        """
+    def transition(self, env: Environment, step: RealStep, *, key: PRNGKeyArray) -> PrimedStep:
+        """What the student learns from a step."""
 
 
 class Ungrounded(Grounding):
@@ -87,23 +83,11 @@ class Ungrounded(Grounding):
         """The level's own."""
         return level.aleatoric
 
-    def transition(
-        self,
-        env: Environment,
-        world: World,
-        state: State,
-        action: Array,
-        real: TimeStep,
-        aleatoric: Aleatoric,
-        belief: Belief,
-        *,
-        step_key: PRNGKeyArray,
-        key: PRNGKeyArray,
-    ) -> PrimedStep:
+    def transition(self, env: Environment, step: RealStep, *, key: PRNGKeyArray) -> PrimedStep:
         """The real transition."""
-        one = jnp.ones(1)
-        observation = jax.tree.map(lambda leaf: leaf[None], real.observation)
-        return PrimedStep(observation, real.reward[None], real.terminated[None], one, jnp.ones(()), aleatoric)
+        after, one = step.after, jnp.ones(1)
+        observation = jax.tree.map(lambda leaf: leaf[None], after.observation)
+        return PrimedStep(observation, after.reward[None], after.terminated[None], one, jnp.ones(()), step.aleatoric)
 
 
 class Naive(Ungrounded):
@@ -137,28 +121,16 @@ class Fictitious(Grounding):
             )
         return env.posterior
 
-    def transition(
-        self,
-        env: Environment,
-        world: World,
-        state: State,
-        action: Array,
-        real: TimeStep,
-        aleatoric: Aleatoric,
-        belief: Belief,
-        *,
-        step_key: PRNGKeyArray,
-        key: PRNGKeyArray,
-    ) -> PrimedStep:
+    def transition(self, env: Environment, step: RealStep, *, key: PRNGKeyArray) -> PrimedStep:
         """Redraw what is unrevealed, take the same action with the same key, and look."""
         assert isinstance(env, GroundedEnvironment)
-        posterior, evidence = env.posterior, env.evidence(state)
+        posterior, evidence = env.posterior, env.evidence(step.state)
 
         def draw(draw_key: PRNGKeyArray) -> Aleatoric:
-            return posterior.sample(belief, evidence, key=draw_key)
+            return posterior.sample(step.belief, evidence, key=draw_key)
 
         if self.samples == EXACT:
-            versions, weight = posterior.support(belief, evidence)
+            versions, weight = posterior.support(step.belief, evidence)
             met = draw(key)
         else:
             versions = jax.vmap(draw)(jax.random.split(key, int(self.samples)))
@@ -166,10 +138,10 @@ class Fictitious(Grounding):
             met = jax.tree.map(lambda leaf: leaf[0], versions)
 
         def fictitious_step(version: Aleatoric) -> TimeStep:
-            return env.step(world, env.substitute(state, version), action, key=step_key)
+            return env.step(step.world, env.substitute(step.state, version), step.action, key=step.key)
 
         steps = jax.vmap(fictitious_step)(versions)
-        matched = jax.vmap(lambda step: _same_transition(step, real))(steps)
+        matched = jax.vmap(lambda fictitious: _same_transition(fictitious, step.after))(steps)
         return PrimedStep(steps.observation, steps.reward, steps.terminated, weight, jnp.sum(weight * matched), met)
 
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from samplr.envs.api import Aleatoric, Environment, Level, State, World
-from samplr.grounding import Grounding
+from samplr.grounding import Grounding, RealStep
 from samplr.posteriors import Belief
 from samplr.student.networks import ActorCritic, Memory
 
@@ -142,17 +142,8 @@ def advance(
     raw = policy.sample(key=action_key)
     action = network.action_space.decode(raw)
     real = env.step(world, worker.state, action, key=step_key)
-    primed = grounding.transition(
-        env,
-        world,
-        worker.state,
-        action,
-        real,
-        worker.aleatoric,
-        worker.belief,
-        step_key=step_key,
-        key=posterior_key,
-    )
+    step = RealStep(world, worker.state, action, real, worker.aleatoric, worker.belief, step_key)
+    primed = grounding.transition(env, step, key=posterior_key)
     episode_return = worker.episode_return + real.reward
     row = Rollout(
         observation=worker.observation,

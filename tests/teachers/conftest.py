@@ -24,7 +24,7 @@ class Trained:
         return jax.tree.map(lambda leaf: leaf.copy(), self.initial)
 
 
-def trained(method: str) -> Trained:
+def program(method: str) -> Training:
     config = default_config(
         IcyRoad(segments=SEGMENTS),
         method,
@@ -38,15 +38,16 @@ def trained(method: str) -> Trained:
         student__minibatches=1,
         student__normalise_returns=True,
     )
-    training = Training(config)
-    return Trained(training, training.init())
+    return Training(config)
 
 
 @pytest.fixture(scope="session")
 def robust_plr() -> Trained:
-    return trained("robust_plr")
+    training = program("robust_plr")
+    return Trained(training, training.init())
 
 
 @pytest.fixture(scope="session")
-def plr() -> Trained:
-    return trained("plr")
+def plr(robust_plr: Trained) -> Trained:
+    """Both begin with the same buffer and the same student."""
+    return Trained(program("plr"), robust_plr.initial)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from samplr.compiling import jit
 from samplr.envs.api import Level, Origin
 from samplr.teachers.buffer import Candidates, LevelBuffer, Prioritisation, fingerprint, merge
 
@@ -51,7 +52,7 @@ def buffer_of(
     )
 
 
-@functools.partial(jax.jit, static_argnames="prioritisation")
+@functools.partial(jit, runs_once=True, static_argnames="prioritisation")
 def _present(
     buffer: LevelBuffer,
     levels: Level,

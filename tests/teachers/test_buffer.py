@@ -1,5 +1,6 @@
 """The level buffer: replay weights, draws, fingerprints, and what happens to a batch of scored levels."""
 
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Sequence
@@ -13,17 +14,18 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from samplr.teachers.buffer import (
-    LevelBuffer,
-    Prioritisation,
-    draw,
-    fingerprint,
-    replay_weights,
-    score_weights,
-    staleness_weights,
-)
+from samplr.compiling import jit
+from samplr.teachers import buffer as buffer_module
+from samplr.teachers.buffer import LevelBuffer, Prioritisation, draw
 
 from .numbered import POWER, RANK, buffer_of, empty, ids_of, present
+
+# Compiled rather than run operation by operation, because that takes several times as long.
+score_weights = jit(buffer_module.score_weights, runs_once=True, static_argnums=2)
+staleness_weights = jit(buffer_module.staleness_weights, runs_once=True)
+replay_weights = jit(buffer_module.replay_weights, runs_once=True, static_argnums=1)
+fingerprint = jit(buffer_module.fingerprint, runs_once=True)
+prints = jit(jax.vmap(buffer_module.fingerprint), runs_once=True)
 
 # --- P_S: weights by score --------------------------------------------------------------------------------------------
 
@@ -145,10 +147,15 @@ def test_both_parts_of_the_mixture_fall_back_on_their_own() -> None:
 DRAWS = 20_000
 
 
+@functools.partial(jit, runs_once=True, static_argnums=2)
+def _draws(buffer: LevelBuffer, weights: jax.Array, count: int, keys: jax.Array) -> jax.Array:
+    return jax.vmap(lambda key: draw(buffer, weights, count, key=key))(keys)
+
+
 def draws(buffer: LevelBuffer, weights: Sequence[float], count: int, *, repeats: int = DRAWS) -> np.ndarray:
     """Many independent draws of `count` slots."""
     keys = jax.random.split(jax.random.key(0), repeats)
-    return np.asarray(jax.vmap(lambda key: draw(buffer, jnp.asarray(weights, jnp.float32), count, key=key))(keys))
+    return np.asarray(_draws(buffer, jnp.asarray(weights, jnp.float32), count, keys))
 
 
 def test_a_draw_holds_no_slot_twice_and_no_empty_one() -> None:
@@ -167,12 +174,15 @@ def chi_square(observed: Sequence[int], expected: np.ndarray, *, shifted: np.nda
     return stats.chisquare(observed, total * expected).pvalue
 
 
+SHIFT = np.array([-0.02, 0, 0, 0.02])
+"""With 20,000 draws such a shift from the first slot to the last is as good as certain to be noticed."""
+
+
 def test_the_first_draw_follows_the_weights() -> None:
     weights = np.array([0.5, 0.3, 0.15, 0.05])
     buffer = buffer_of([1, 2, 3, 4], [1] * 4)
     first = np.bincount(draws(buffer, weights, count=2)[:, 0], minlength=4)
-    # With 20,000 draws a shift of 0.02 from the first slot to the last is as good as certain to be noticed.
-    assert chi_square(first, weights, shifted=weights + [-0.02, 0, 0, 0.02]) > 1e-3
+    assert chi_square(first, weights, shifted=weights + SHIFT) > 1e-3
 
 
 def test_the_second_draw_follows_the_weights_of_those_that_are_left() -> None:
@@ -183,7 +193,7 @@ def test_the_second_draw_follows_the_weights_of_those_that_are_left() -> None:
     np.testing.assert_allclose(second.sum(), 1)
     buffer = buffer_of([1, 2, 3, 4], [1] * 4)
     counts = np.bincount(draws(buffer, weights, count=2)[:, 1], minlength=4)
-    assert chi_square(counts, second, shifted=second + [-0.02, 0, 0, 0.02]) > 1e-3
+    assert chi_square(counts, second, shifted=second + SHIFT) > 1e-3
 
 
 def test_filled_slots_of_weight_zero_come_last_but_before_empty_ones() -> None:
@@ -205,11 +215,8 @@ def test_with_fewer_levels_than_workers_the_draw_begins_again_from_its_first(wor
 # --- fingerprints -----------------------------------------------------------------------------------------------------
 
 
-def prints(patterns: np.ndarray) -> np.ndarray:
-    return np.asarray(jax.jit(jax.vmap(fingerprint))(jnp.asarray(patterns)))
-
-
-def as_64_bits(pairs: np.ndarray) -> np.ndarray:
+def as_64_bits(pairs: jax.Array) -> np.ndarray:
+    pairs = np.asarray(pairs)
     return pairs[:, 0].astype(np.uint64) << np.uint64(32) | pairs[:, 1].astype(np.uint64)
 
 
@@ -247,7 +254,7 @@ def test_a_hundred_thousand_random_levels_do_not_collide() -> None:
     pairs = prints(patterns)
     assert len(np.unique(as_64_bits(pairs))) == 100_000
     # Each of the two words is a good hash by itself: 10¹⁰ / 2³³ ≈ 1.2 collisions expected, a Poisson count.
-    for word in pairs.T:
+    for word in np.asarray(pairs).T:
         assert 100_000 - len(np.unique(word)) <= stats.poisson.isf(1e-6, 1.2)
 
 
@@ -354,7 +361,7 @@ def test_the_whole_level_is_stored_not_only_its_number() -> None:
     after = present(empty(2), [10, 11], [1, 2], seen=[3, 4])
     by_id = dict(zip(ids_of(after), np.asarray(after.best_return), strict=True))
     assert by_id == {10: 3, 11: 4}
-    np.testing.assert_array_equal(after.fingerprint, jax.vmap(fingerprint)(after.levels.aleatoric))
+    np.testing.assert_array_equal(after.fingerprint, prints(after.levels.aleatoric))
 
 
 # --- merge: clock, timestamps and best returns ------------------------------------------------------------------------
@@ -617,16 +624,13 @@ def run_through(
     return buffers
 
 
-jitted_weights = jax.jit(replay_weights, static_argnums=1)
-
-
 @random_sequences
 @given(batches, rules)
 def test_replay_weights_are_a_distribution_over_the_filled_slots_always(
     sequence: list[list[tuple[int, float, float]]], rule: tuple[Prioritisation, float, float]
 ) -> None:
     for buffer in run_through(sequence, *rule)[1:]:
-        weights = np.asarray(jitted_weights(buffer, *rule))
+        weights = np.asarray(replay_weights(buffer, *rule))
         assert np.all(np.isfinite(weights))
         assert np.all(weights >= 0)
         assert np.all(weights[~np.asarray(buffer.filled)] == 0)
@@ -681,4 +685,4 @@ def test_a_candidate_better_than_its_victim_is_never_refused(
                 assert float(buffer.best_return[index]) == slot.best_return
                 assert int(buffer.timestamp[index]) == slot.timestamp
         assert int(buffer.clock) == reference.clock
-        np.testing.assert_allclose(jitted_weights(buffer, *rule), reference.weights(), rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(replay_weights(buffer, *rule), reference.weights(), rtol=1e-4, atol=1e-6)

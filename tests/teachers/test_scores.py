@@ -152,7 +152,8 @@ def test_a_dry_level_that_was_stored_is_scored_anew_with_the_latest_advantages()
 @pytest.fixture(scope="module")
 def three_quarters_fast() -> ActorCritic:
     """A student that drives fast with probability 3/4 whatever it sees."""
-    network = build_network(ROAD, "mlp", (), 0, key=jax.random.key(0))
+    build = jit(lambda key: build_network(ROAD, "mlp", (), 0, key=key), runs_once=True)
+    network = build(jax.random.key(0))
     actor = network.actor
     return eqx.tree_at(
         lambda n: (n.actor.weight, n.actor.bias),

@@ -1,0 +1,227 @@
+"""Training: runs side by side are the runs alone, and what the student learns from is as the method says."""
+
+import functools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+import samplr.training
+from samplr.compiling import jit
+from samplr.config import default_config
+from samplr.envs.icy_road import IcyRoad, solution
+from samplr.shift import ShiftMonitor
+from samplr.training import Training, build_hyperparameters, memory_warning, repeat
+
+UPDATES = 20
+FIRST_SEED = 3
+
+
+def small(seeds: int, first_seed: int = FIRST_SEED, **changes):
+    """A small `samplr` run: two rollouts of new levels, then mostly replay."""
+    sizes = {"workers": 8, "rollout": 12, "replay__capacity": 32, "student__hidden": (16,)}
+    return default_config("icy_road", "samplr", seeds=seeds, first_seed=first_seed, **sizes, **changes)
+
+
+def sharing(program: Training, training: Training) -> Training:
+    """A training that uses another's compiled program, which compiling again would give: it differs in its inputs."""
+    training._advance = program._advance
+    return training
+
+
+def figures(log) -> dict[str, np.ndarray]:
+    """Everything a log tells, one number for each run."""
+    means = {
+        name: np.asarray(mean.total) / np.where(np.asarray(mean.count) > 0, mean.count, np.nan)
+        for name, mean in log.metrics.items()
+    }
+    shift = {
+        f"{kind}/{name}/{i}": np.asarray(count)
+        for kind, histograms in (("real", log.shift.real), ("met", log.shift.met))
+        for name, histogram in histograms.items()
+        for i, count in enumerate(np.asarray(histogram.counts).T)
+    }
+    return means | shift
+
+
+def arrays(tree) -> list[np.ndarray]:
+    keys = lambda leaf: jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)  # noqa: E731
+    return [np.asarray(jax.random.key_data(leaf) if keys(leaf) else leaf) for leaf in jax.tree.leaves(tree)]
+
+
+def of_run(tree, run: int) -> list[np.ndarray]:
+    return [array[run] for array in arrays(tree)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_monitor_for_each_environment():
+    """The monitor samples the ground truth when it is made: here once for all trainings in the same world."""
+
+    class Remembered(ShiftMonitor):
+        of = functools.cache(ShiftMonitor.of)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(samplr.training, "ShiftMonitor", Remembered)
+        yield
+
+
+@pytest.fixture(scope="module")
+def four() -> Training:
+    return Training(small(seeds=4))
+
+
+@pytest.fixture(scope="module")
+def beginning(four):
+    """A copy of the state before the first update, for `advance` to consume."""
+    state = four.init()
+    return lambda: jax.tree.map(jnp.copy, state)
+
+
+@pytest.fixture(scope="module")
+def together(four, beginning):
+    """Four runs side by side: where they ended, and what they logged."""
+    return four.advance(beginning(), UPDATES)
+
+
+class TestRunsSideBySide:
+    @pytest.fixture(scope="class")
+    @staticmethod
+    def alone():
+        """Each of the four on its own."""
+        program = Training(small(seeds=1))
+        trainings = [sharing(program, Training(small(seeds=1, first_seed=FIRST_SEED + run))) for run in range(4)]
+        return [training.advance(training.init(), UPDATES) for training in trainings]
+
+    def test_give_the_metrics_of_the_runs_alone(self, together, alone):
+        found = figures(together[1])
+        assert {"new/return", "replay/return", "student/policy", "student/kl", "buffer/score"} < set(found)
+        for run, (_, log) in enumerate(alone):
+            for name, value in figures(log).items():
+                assert np.isfinite(value).all(), name
+                assert found[name][run] == pytest.approx(value[0], rel=1e-5, abs=1e-5), name
+
+    def test_give_the_students_of_the_runs_alone(self, together, alone):
+        for run, (state, _) in enumerate(alone):
+            for one, other in zip(of_run(together[0].runs, run), of_run(state.runs, 0), strict=True):
+                np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+    def test_are_different_runs(self, together):
+        for name in ("student/entropy", "replay/advantage"):
+            assert len(np.unique(figures(together[1])[name])) == 4
+
+
+class TestUpdates:
+    def test_may_be_split_over_calls_in_any_way(self, four, beginning, together):
+        state, logs = beginning(), []
+        for updates in (1, 6, 0, 13):
+            state, log = four.advance(state, updates)
+            logs.append(log)
+        assert int(state.update) == int(together[0].update) == UPDATES
+        for one, other in zip(arrays(state), arrays(together[0]), strict=True):
+            assert one.tobytes() == other.tobytes()
+        # The logs add up; sums of floats to rounding, counts exactly.
+        total = jax.tree.map(lambda *leaves: sum(leaves), *logs)
+        for name, mean in together[1].metrics.items():
+            np.testing.assert_array_equal(total.metrics[name].count, mean.count)
+            np.testing.assert_allclose(total.metrics[name].total, mean.total, rtol=1e-4, atol=1e-4)
+        np.testing.assert_array_equal(total.shift.real["ice"].counts, together[1].shift.real["ice"].counts)
+
+    def test_robust_plr_takes_no_gradient_on_new_levels(self, four, beginning, together):
+        first = beginning()
+        learned = four.gradient_updates(UPDATES)
+        assert learned[:2].tolist() == [0, 0]  # half of a buffer of 32 with 8 workers: two rollouts of new levels
+        before = arrays(first.runs.network)
+        after, log = four.advance(first, 2)
+        for one, other in zip(before, arrays(after.runs.network), strict=True):
+            assert one.tobytes() == other.tobytes()
+        assert np.asarray(after.runs.teacher.filled).sum() > 0
+        assert not np.asarray(log.shift.real["ice"].counts).any()  # the monitor counts what was learned from
+        # Over all updates, the student learned exactly as often as the schedule says.
+        assert 0 < learned[-1] < UPDATES
+        assert np.asarray(together[1].metrics["student/policy"].count).tolist() == [learned[-1]] * 4
+        assert np.asarray(together[1].shift.presentations).tolist() == [8 * learned[-1]] * 4
+
+
+class TestBudget:
+    @pytest.mark.parametrize("method", ["dr", "plr", "samplr"])
+    def test_equal_gradient_updates_for_every_method(self, method):
+        training = Training(default_config("icy_road", method, gradient_updates=30))
+        total = training.total_updates()
+        # The last update is the one with which the thirtieth gradient update is made.
+        phases = [int(training.hyperparameters.teacher.schedule(jnp.int32(update))) for update in range(total)]
+        learned = np.cumsum([training.phases[phase].learn for phase in phases])
+        assert learned[-1] == 30
+        assert total == 1 or learned[-2] == 29
+        np.testing.assert_array_equal(training.gradient_updates(total), learned)
+        # Only PLR⊥ spends rollouts without learning from them.
+        assert (total > 30) == (method == "samplr")
+
+    @pytest.mark.parametrize(("steps", "updates"), [(1, 1), (96, 1), (97, 2), (960, 10)])
+    def test_steps_are_rounded_up_to_whole_rollouts(self, steps, updates):
+        training = Training(small(seeds=1, steps=steps))
+        assert training.steps_per_update == 8 * 12
+        assert training.total_updates() == updates
+
+
+class TestHyperparameters:
+    def test_may_differ_from_run_to_run(self, four, beginning):
+        rates = (1e-3, 1e-3, 1e-2, 1e-2)
+        own = repeat(build_hyperparameters(small(seeds=4)), 4)
+        own = eqx.tree_at(lambda h: h.ppo.learning_rate, own, jnp.array(rates))
+        sweep = sharing(four, Training(small(seeds=4), own))
+        _, log = sweep.advance(beginning(), UPDATES)
+        swept = figures(log)
+        apart = {}
+        for rate in set(rates):
+            training = sharing(four, Training(small(seeds=4, student__learning_rate=rate)))
+            apart[rate] = figures(training.advance(beginning(), UPDATES)[1])
+        for run, rate in enumerate(rates):
+            for name, values in apart[rate].items():
+                assert swept[name][run] == pytest.approx(values[run], rel=1e-5, abs=1e-5), name
+        # The rate did make a difference.
+        assert np.abs(apart[1e-3]["student/kl"] - apart[1e-2]["student/kl"]).min() > 1e-4
+
+
+class TestMemoryWarning:
+    def test_given_to_a_memoryless_student_without_the_evidence(self):
+        warning = memory_warning(default_config(IcyRoad(show_counts=False), "samplr"))
+        assert warning
+        assert "no memory" in warning
+        assert "--student.memory" in warning  # what to do
+        assert "\n" not in warning
+
+    @pytest.mark.parametrize(
+        ("env", "method", "changes"),
+        [
+            (IcyRoad(), "samplr", {}),  # its observation is sufficient
+            (IcyRoad(show_counts=False), "samplr", {"student__memory": 8}),
+            (IcyRoad(show_counts=False), "robust_plr", {}),  # nothing promised, nothing lost
+            (IcyRoad(show_counts=False), "dr", {}),
+        ],
+    )
+    def test_not_given_otherwise(self, env, method, changes):
+        assert memory_warning(default_config(env, method, **changes)) is None
+
+    def test_such_a_student_loses_what_the_warning_says(self):
+        # The same training but for the counts in the observation: without them the student learns an average over the
+        # curriculum's histories, and these have far more ice than the ground truth.
+        with_counts, without = (utilities(IcyRoad(show_counts=shown)) for shown in (True, False))
+        env = IcyRoad()
+        optimum = float(solution.utility(env, solution.bayes_optimal(env))[0])
+        assert with_counts.mean() > 0.98 * optimum
+        assert with_counts.mean() - without.mean() > 0.05 * optimum
+        assert stats.ttest_ind(with_counts, without, equal_var=False, alternative="greater").pvalue < 0.01
+
+
+def utilities(env: IcyRoad, seeds: int = 8) -> np.ndarray:
+    """The exact utilities of memoryless students after a short training by `samplr` with the expected TD error."""
+    training = Training(default_config(env, "samplr", seeds=seeds, gradient_updates=60, fictitious__samples="exact"))
+    state, _ = training.advance(training.init(), training.total_updates())
+
+    def utility(network):
+        return solution.utility(env, solution.tabulate(env, network).fast)[0]
+
+    return np.asarray(jit(jax.vmap(utility), runs_once=True)(state.runs.network))
