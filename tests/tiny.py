@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jax
 import pytest
 
 from samplr import run as run_module
 from samplr.cli import main
 from samplr.config import Config, default_config, validate
-from samplr.run import MAY_CHANGE
+from samplr.run import MAY_CHANGE, _Progress
 from samplr.store import read_checkpoint, read_metrics
 from samplr.training import Training, TrainState
 from store.runs import assert_same, events
@@ -24,7 +23,7 @@ from store.runs import assert_same, events
 STEPS_PER_UPDATE = 8 * 12
 UPDATES = 24
 SIZES = {"workers": 8, "rollout": 12, "replay.capacity": 32, "student.hidden": 16, "seeds": 4}
-BUDGET = {"steps": UPDATES * STEPS_PER_UPDATE, "log-every": 4, "checkpoint-seconds": 0}
+BUDGET = {"steps": UPDATES * STEPS_PER_UPDATE, "log-every": 4, "checkpoint-seconds": 0.0}
 
 
 def words(**options: Any) -> list[str]:
@@ -39,7 +38,8 @@ def tiny_config(env: Any = "icy_road", method: str = "samplr", **changes: Any) -
     return default_config(env, method, **{**fixed, "student__hidden": (SIZES["student.hidden"],), **changes})
 
 
-_shared: dict[Config, tuple[Training, TrainState]] = {}
+_trainings: dict[Config, Training] = {}
+_beginnings: dict[Config, TrainState] = {}
 
 
 class SharedTraining(Training):
@@ -48,15 +48,16 @@ class SharedTraining(Training):
     def __init__(self, config: Config) -> None:
         validate(config)
         defaults = {field.name: field.default for field in dataclasses.fields(Config)}
-        same = dataclasses.replace(config, **{name: defaults[name] for name in MAY_CHANGE})
-        if same not in _shared:
-            training = Training(same)
-            _shared[same] = (training, training.init())
-        training, self._begin = _shared[same]
-        vars(self).update(vars(training), config=config)
+        self._same = dataclasses.replace(config, **{name: defaults[name] for name in MAY_CHANGE})
+        if self._same not in _trainings:
+            _trainings[self._same] = Training(self._same)
+        vars(self).update(vars(_trainings[self._same]), config=config)
 
     def init(self) -> TrainState:
-        return jax.tree.map(lambda leaf: leaf.copy(), self._begin)  # `advance` consumes it
+        if self._same not in _beginnings:
+            _beginnings[self._same] = super().init()
+        # A copy, for `advance` consumes it; through NumPy, as a resumed run gets it, so that types are equally strong.
+        return _Progress.restored(fresh := _Progress(_beginnings[self._same], None), fresh.arrays(), "").state
 
 
 @contextlib.contextmanager

@@ -203,12 +203,13 @@ class Training:
         rollout = collect(self.env, self.grounding, run.network, levels, self.config.rollout, key=key)
         scale = run.scale.update(_returns_so_far(rollout, ppo.discount))
         advantages = ppo.advantages(rollout, scale)
+        return_scale = scale.deviation if ppo.normalise_returns else jnp.ones(())
         outcome = Outcome(
             levels=levels,
             advantages=advantages,
             values=rollout.value,
-            best_return=_best_return(rollout),
-            return_scale=scale.deviation if ppo.normalise_returns else jnp.ones(()),
+            best_return=_best_return(rollout, return_scale),
+            return_scale=return_scale,
             network=run.network,
         )
         teacher_state = teacher.observe(run.teacher, self.env, outcome)
@@ -320,10 +321,10 @@ def _returns_so_far(rollout: Rollout, discount: Array) -> Float[Array, "t n"]:
     return jax.vmap(of_worker, in_axes=1, out_axes=1)(rollout.reward, rollout.end)
 
 
-def _best_return(rollout: Rollout) -> Float[Array, " n"]:
+def _best_return(rollout: Rollout, return_scale: Float[Array, ""]) -> Float[Array, " n"]:
     """The highest return of the finished episodes; where none finished, what the value function expects of the last."""
     finished = jnp.max(jnp.where(rollout.end, rollout.episode_return, -jnp.inf), axis=0)
-    expected = rollout.episode_return[-1] + rollout.primed_value[-1, :, 0]
+    expected = rollout.episode_return[-1] + return_scale * rollout.primed_value[-1, :, 0]
     return jnp.where(jnp.isfinite(finished), finished, expected)
 
 

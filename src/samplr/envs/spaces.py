@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 
@@ -45,7 +46,7 @@ class Box:
     @property
     def bounded(self) -> bool:
         """Whether every bound is finite, as actions need."""
-        return bool(jnp.isfinite(jnp.asarray(self.low)).all() & jnp.isfinite(jnp.asarray(self.high)).all())
+        return bool(np.isfinite(self.low).all() and np.isfinite(self.high).all())
 
     def decode(self, raw: Float[Array, " d"]) -> Float[Array, "..."]:
         """Turn what the policy samples, in the unit cube, into what the environment takes."""

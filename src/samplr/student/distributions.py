@@ -5,6 +5,7 @@ unit interval for each dimension of a box; `space.decode` turns it into what the
 """
 
 import abc
+import math
 
 import equinox as eqx
 import jax
@@ -105,7 +106,7 @@ def policy_outputs(space: ActionSpace) -> int:
     if isinstance(space, Box):
         if not space.bounded:
             raise SamplrError(f"actions need finite bounds, and {space} has none")
-        return 2 * int(jnp.prod(jnp.asarray(space.shape)))
+        return 2 * math.prod(space.shape)
     return len(space.sizes) * max(space.sizes)
 
 

@@ -1,0 +1,228 @@
+"""Runs from Python: what `train` gives and `load` brings back, and how a policy acts."""
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jaxtyping import PyTree
+
+import samplr
+from samplr.envs.icy_road import IcyRoad
+from samplr.errors import RunFolderError, SamplrWarning
+from samplr.posteriors import BernoulliField
+from samplr.run import Run
+from samplr.store import RunFolder, read_checkpoint
+from store.runs import truncate
+from tiny import STEPS_PER_UPDATE, contents, sharing_programs, tiny_config
+
+# The runs of these files share their compiled programs, so they belong in one process.
+pytestmark = pytest.mark.xdist_group("runs")
+
+SEEDS = 2
+UPDATES = 12
+# A student that sees only the segment it comes from, and has to remember the others.
+CONFIG = tiny_config(
+    IcyRoad(show_counts=False), student__memory=8, seeds=SEEDS, steps=UPDATES * STEPS_PER_UPDATE, log_every=6
+)
+
+
+@pytest.fixture(autouse=True)
+def _shared_programs() -> Iterator[None]:
+    with sharing_programs():
+        yield
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
+    """A finished batch as `train` gave it, and its folder; not to be changed."""
+    path = tmp_path_factory.mktemp("runs") / "run"
+    with sharing_programs():
+        return samplr.train(CONFIG, path), path
+
+
+@pytest.fixture
+def run(trained: tuple[Run, Path]) -> Run:
+    return trained[0]
+
+
+@pytest.fixture
+def folder(trained: tuple[Run, Path], tmp_path: Path) -> Path:
+    """The run's folder, for a test to change."""
+    return Path(shutil.copytree(trained[1], tmp_path / "run"))
+
+
+def assert_bitwise_equal(a: PyTree, b: PyTree) -> None:
+    assert jax.tree.structure(a) == jax.tree.structure(b)
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        assert (x.dtype, x.shape) == (y.dtype, y.shape)
+        assert np.asarray(x).tobytes() == np.asarray(y).tobytes()
+
+
+# Train and load.
+
+
+def test_a_loaded_run_is_the_run_that_was_trained(trained: tuple[Run, Path]) -> None:
+    run, path = trained
+    before = contents(path)
+    loaded = samplr.load(str(path))
+    assert loaded.config == run.config == CONFIG
+    assert_bitwise_equal(loaded.networks, run.networks)
+    assert loaded.metrics == run.metrics
+    assert loaded.summary == run.summary
+    assert contents(path) == before
+
+
+def test_a_loaded_run_that_has_not_learned_yet_is_the_run_that_was_trained(tmp_path: Path) -> None:
+    # As of b974de4 `train` gives NaN where nothing was met yet; `load` gives None in the last row and NaN in
+    # `whole_run`. So the two differ, and neither is equal to itself.
+    run = samplr.train(dataclasses.replace(CONFIG, steps=1), tmp_path)
+    loaded = samplr.load(tmp_path)
+    assert loaded.metrics == run.metrics
+    assert loaded.summary == run.summary
+
+
+def test_the_summary_tells_what_was_done(run: Run) -> None:
+    assert run.summary["method"] == "samplr"
+    assert run.summary["env"] == {
+        "name": "icy_road",
+        "segments": 12,
+        "alpha": 1.0,
+        "beta": 15.0,
+        "show_counts": False,
+    }
+    assert run.summary["seeds"] == [0, 1]
+    assert (run.summary["updates"], run.summary["steps"]) == (UPDATES, UPDATES * STEPS_PER_UPDATE)
+    assert [row["update"] for row in run.metrics] == [6, 12]
+    assert run.summary["last"] == {name: value for name, value in run.metrics[-1].items() if name != "seconds"}
+
+
+def test_the_summary_counts_the_whole_run(run: Run) -> None:
+    # Of all updates so many were learned from; each learns from as many episodes as there are workers.
+    learned = [row["gradient_updates"] for row in run.metrics]
+    weights = np.diff([0, *learned])
+    assert 0 < learned[-1] < UPDATES
+    for kind in ("real", "met"):
+        by_row = np.array([row[f"shift/ice/{kind}_mean"] for row in run.metrics], float)
+        expected = np.average(by_row[weights > 0], axis=0, weights=weights[weights > 0])
+        np.testing.assert_allclose(run.summary["whole_run"][f"shift/ice/{kind}_mean"], expected, rtol=1e-5)
+
+
+def test_training_without_a_folder_is_the_same_and_writes_nothing(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(RunFolder, "open", lambda *_, **__: pytest.fail("opened a folder"))
+    again = samplr.train(CONFIG)
+    assert_bitwise_equal(again.networks, run.networks)
+    assert again.summary == run.summary
+    assert contents(tmp_path) == {}
+
+
+def test_what_was_logged_after_the_last_checkpoint_is_not_loaded(run: Run, folder: Path) -> None:
+    later = {**run.metrics[-1], "update": UPDATES + 6, "steps": (UPDATES + 6) * STEPS_PER_UPDATE}
+    with (folder / "metrics.jsonl").open("a") as stream:
+        stream.write(json.dumps(later) + "\n")
+    loaded = samplr.load(folder)
+    assert loaded.metrics == run.metrics
+    assert loaded.summary == run.summary
+
+
+def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_loaded(run: Run, folder: Path) -> None:
+    truncate(folder / "checkpoints" / f"{UPDATES:09d}" / "index.json")
+    with pytest.warns(SamplrWarning, match=r"is damaged \(index\.json has changed\)"):
+        loaded = samplr.load(folder)
+    assert loaded.summary["updates"] == 6
+    assert loaded.metrics == run.metrics[:1]
+    with pytest.raises(AssertionError):
+        assert_bitwise_equal(loaded.networks, run.networks)
+
+
+def test_a_state_of_another_shape_is_refused(folder: Path) -> None:
+    arrays = read_checkpoint(folder).arrays
+    config = json.loads((folder / "config.json").read_text())["config"]
+    for other in ({**arrays, "more": np.zeros(1)}, dict(list(arrays.items())[1:])):
+        with RunFolder.open(folder, config, resume=True) as open_folder:
+            open_folder.latest()
+            open_folder.save(UPDATES, other)
+        before = contents(folder)
+        with pytest.raises(RunFolderError, match="another state: train it again"):
+            samplr.load(folder)
+        assert contents(folder) == before
+
+
+def test_a_student_that_cannot_be_grounded_is_warned_of(tmp_path: Path) -> None:
+    forgetful = dataclasses.replace(CONFIG, student=dataclasses.replace(CONFIG.student, memory=0))
+    # pytest raises the warning, so that nothing is trained.
+    with pytest.raises(SamplrWarning, match=r"this student has no memory .* give it memory"):
+        samplr.train(forgetful, tmp_path / "run")
+    assert contents(tmp_path) == {}
+
+
+# Policies.
+
+
+@pytest.fixture(scope="module")
+def observations() -> jax.Array:
+    """What the agent sees along a road that is icy at every third segment."""
+    env, key = IcyRoad(show_counts=False), jax.random.key(0)
+    ice = BernoulliField(jnp.float32(0.3), jnp.arange(env.segments) % 3 == 1)
+    state, observation = env.reset(None, ice, key=key)
+    seen = [observation]
+    while len(seen) < env.segments:
+        after = env.step(None, state, jnp.int32(0), key=key)
+        state = after.state
+        seen.append(after.observation)
+    return jnp.stack(seen)
+
+
+def test_there_is_one_policy_for_each_seed(run: Run) -> None:
+    assert len(run.policies) == SEEDS
+    for i, policy in enumerate(run.policies):
+        assert_bitwise_equal(policy.network, jax.tree.map(lambda leaf, i=i: leaf[i], run.networks))
+    assert_bitwise_equal(run.policy.network, run.policies[0].network)
+    with pytest.raises(AssertionError):
+        assert_bitwise_equal(run.policies[0].network, run.policies[1].network)
+
+
+def test_a_policy_takes_the_most_likely_action_and_samples_with_a_key(run: Run, observations: jax.Array) -> None:
+    policy, observation = run.policy, observations[0]
+    distribution, value, _ = policy.network(observation, policy.initial_memory())
+    action, _ = policy.act(observation)
+    assert action.shape == ()
+    assert int(action) == int(distribution.most_likely()[0])
+    sampled = [int(policy.act(observation, key=key)[0]) for key in jax.random.split(jax.random.key(0), 50)]
+    expected = [int(distribution.sample(key=key)[0]) for key in jax.random.split(jax.random.key(0), 50)]
+    assert sampled == expected
+    assert set(sampled) == {0, 1}  # after so short a training nothing is certain
+    assert float(policy.value(observation)) == pytest.approx(float(value), rel=1e-5)
+
+
+def test_a_policy_goes_on_from_the_memory_it_returned(run: Run, observations: jax.Array) -> None:
+    policy, memory = run.policy, None
+    values = []
+    for observation in observations:
+        values.append(float(policy.value(observation, memory)))
+        _, memory = policy.act(observation, memory)
+    starts = jnp.arange(len(observations)) == 0
+    _, along_the_road = policy.network.unroll(observations, starts)
+    np.testing.assert_allclose(values, along_the_road, rtol=1e-4, atol=1e-6)
+    # Without its memory it would expect something else.
+    forgetful = [float(policy.value(observation)) for observation in observations]
+    assert forgetful[0] == values[0]
+    assert np.abs(np.subtract(forgetful, values))[1:].min() > 1e-5
+
+
+def test_at_the_start_of_an_episode_no_memory_is_the_empty_one(run: Run, observations: jax.Array) -> None:
+    policy = run.policy
+    assert_bitwise_equal(policy.initial_memory(), (jnp.zeros(8), jnp.zeros(8)))
+    without, after_none = policy.act(observations[0])
+    empty, after_empty = policy.act(observations[0], policy.initial_memory())
+    assert int(without) == int(empty)
+    assert_bitwise_equal(after_none, after_empty)
+    assert not np.array_equal(after_none[0], policy.initial_memory()[0])
