@@ -78,9 +78,12 @@ def blocks(page: Path) -> Iterator[Block]:
 
 def examples(page: Path) -> Iterator[Example]:
     found = list(blocks(page))
-    for block, following in zip(found, [*found[1:], None], strict=True):
+    for index, block in enumerate(found):
         if block.language == "python":
-            yield Example(block, following if following is not None and following.language == "text" else None)
+            output = next(
+                (following for following in found[index + 1 : index + 2] if following.language == "text"), None
+            )
+            yield Example(block, output)
 
 
 def run_examples(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,6 +151,10 @@ def test_blocks_share_a_namespace_and_show_their_output(tmp_path: Path, monkeypa
     page = write(tmp_path, "```python\nx = 1\n```\n\n- so\n\n  ```python\n  print(x)\n  ```\n\n```text\n1\n```\n")
     assert [example.output is not None for example in examples(page)] == [False, True]
     run_examples(page, monkeypatch)
+
+
+def test_a_page_may_have_no_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_examples(write(tmp_path, "# Title\n"), monkeypatch)
 
 
 def test_a_named_block_is_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,9 +33,6 @@ from tiny import (
     words,
 )
 
-# The runs of these files share their compiled programs, so they belong in one process.
-pytestmark = pytest.mark.xdist_group("runs")
-
 
 @pytest.fixture(autouse=True)
 def _shared_programs() -> Iterator[None]:
@@ -239,7 +236,7 @@ def test_resuming_a_finished_run_trains_nothing_and_changes_nothing(
 
 
 def test_resuming_a_finished_run_does_not_forget_how_long_it_took(tmp_path: Path, uninterrupted: Path) -> None:
-    # As of b974de4 `seconds` in summary.json counts the last process alone, here next to nothing; likewise the
+    # as of 074a94b `seconds` in summary.json counts the last process alone, here next to nothing; likewise the
     # `seconds` of the rows of a resumed run begin at 0 again, so that they fall along metrics.jsonl.
     path = Path(shutil.copytree(uninterrupted, tmp_path / "run"))
     train(path)

@@ -21,9 +21,6 @@ from samplr.store import RunFolder, read_checkpoint
 from store.runs import truncate
 from tiny import STEPS_PER_UPDATE, contents, sharing_programs, tiny_config
 
-# The runs of these files share their compiled programs, so they belong in one process.
-pytestmark = pytest.mark.xdist_group("runs")
-
 SEEDS = 2
 UPDATES = 12
 # A student that sees only the segment it comes from, and has to remember the others.
@@ -79,7 +76,7 @@ def test_a_loaded_run_is_the_run_that_was_trained(trained: tuple[Run, Path]) -> 
 
 
 def test_a_loaded_run_that_has_not_learned_yet_is_the_run_that_was_trained(tmp_path: Path) -> None:
-    # As of b974de4 `train` gives NaN where nothing was met yet; `load` gives None in the last row and NaN in
+    # as of 074a94b `train` gives NaN where nothing was met yet; `load` gives None in the last row and NaN in
     # `whole_run`. So the two differ, and neither is equal to itself.
     run = samplr.train(dataclasses.replace(CONFIG, steps=1), tmp_path)
     loaded = samplr.load(tmp_path)

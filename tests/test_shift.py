@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from samplr.compiling import jit
 from samplr.config import default_config
 from samplr.envs.icy_road import IcyRoad
 from samplr.shift import (
@@ -23,6 +24,7 @@ from samplr.shift import (
 from samplr.training import Training
 
 ENV = IcyRoad()
+SHAPE = (2, 100)  # of the rollouts below: steps, workers
 
 
 class Grip(IcyRoad):
@@ -37,11 +39,22 @@ def monitor() -> ShiftMonitor:
     return ShiftMonitor.of(Grip())
 
 
-def summarised(rate, shape, seed=0):
+@pytest.fixture(scope="module")
+def count(monitor):
+    """`monitor.count` of a rollout, by default with an episode for every step, all of it learned from as it was."""
+    compiled = jit(lambda *args: monitor.count(*args), runs_once=True)
+
+    def of(real, start=None, met=None) -> ShiftCounts:
+        return compiled(real, np.ones(SHAPE, bool) if start is None else start, real if met is None else met)
+
+    return of
+
+
+def summarised(rate, seed=0):
     """Summaries of roads with ice at a given rate, as a rollout would hold them."""
-    bits = np.random.default_rng(seed).random((*shape, ENV.segments)) < rate
-    ice = jnp.asarray(bits.mean(axis=-1), jnp.float32)
-    return {"ice": ice, "rate": jnp.full(shape, rate), "constant": jnp.full(shape, 7.0)}
+    bits = np.random.default_rng(seed).random((*SHAPE, ENV.segments)) < rate
+    ice = bits.mean(axis=-1, dtype=np.float32)
+    return {"ice": ice, "rate": np.full(SHAPE, rate, np.float32), "constant": np.full(SHAPE, 7, np.float32)}
 
 
 def ground_truth(monitor: ShiftMonitor, beta: float = 15) -> np.ndarray:
@@ -74,24 +87,26 @@ class TestBins:
     def test_a_constant_summary_has_one_bin(self, monitor):
         assert np.asarray(monitor.reference["constant"].counts).tolist() == [REFERENCE_DRAWS]
 
-    def test_values_fall_where_they_belong(self, monitor):
-        ice = jnp.array([[0.0, 1 / 12, 1 / 12, 1.0]])  # the last is beyond all that P̄ showed
-        met = {"ice": ice, "rate": jnp.array([[0.0, 0.0, 0.0, 1.0]]), "constant": jnp.zeros((1, 4))}
-        counted = monitor.count(met, jnp.ones((1, 4), bool), met)
-        in_bins = np.asarray(counted.met["ice"].counts)
-        assert (in_bins[0], in_bins[1], in_bins[-1], in_bins.sum()) == (1, 2, 1, 4)
-        assert (counted.met["rate"].counts[0], counted.met["rate"].counts[-1]) == (3, 1)
+    def test_values_fall_where_they_belong(self, count):
+        def each(*values):
+            return np.resize(np.array(values, np.float32), SHAPE)
 
-    def test_real_counts_episodes_and_met_counts_steps(self, monitor):
-        real = summarised(0.2, (6, 5))
-        start = np.zeros((6, 5), bool)
-        start[0], start[3, 1] = True, True
-        counted = monitor.count(real, jnp.asarray(start), summarised(0.6, (6, 5), seed=1))
-        assert counted.real["ice"].counts.sum() == 6
-        assert float(counted.real["ice"].total) == pytest.approx(float(real["ice"][jnp.asarray(start)].sum()), rel=1e-5)
-        assert counted.met["ice"].counts.sum() == 30
-        # However many episodes there were, 5 levels were handed out.
-        assert counted.presentations == 5
+        # The last share of ice is beyond all that P̄ showed.
+        met = {"ice": each(0, 1 / 12, 1 / 12, 1), "rate": each(0, 0, 0, 1), "constant": each(7)}
+        counted = count(met)
+        in_bins = np.asarray(counted.met["ice"].counts)
+        assert (in_bins[0], in_bins[1], in_bins[-1], in_bins.sum()) == (50, 100, 50, 200)
+        assert (counted.met["rate"].counts[0], counted.met["rate"].counts[-1]) == (150, 50)
+
+    def test_real_counts_episodes_and_met_counts_steps(self, count):
+        real, start = summarised(0.2), np.zeros(SHAPE, bool)
+        start[0], start[1, 3] = True, True
+        counted = count(real, start, summarised(0.6, seed=1))
+        assert counted.real["ice"].counts.sum() == 101
+        assert float(counted.real["ice"].total) == pytest.approx(real["ice"][start].sum(), rel=1e-5)
+        assert counted.met["ice"].counts.sum() == 200
+        # However many episodes there were, 100 levels were handed out.
+        assert counted.presentations == 100
 
 
 class TestDivergence:
@@ -156,24 +171,21 @@ class TestPValue:
 
 
 class TestReport:
-    def test_names_and_means(self, monitor):
-        real, met = summarised(0.5, (4, 100)), summarised(0.25, (4, 100), seed=1)
-        start = jnp.arange(4)[:, None] == jnp.zeros(100)  # one episode each
-        row = monitor.report(batch(monitor.count(real, start, met)))
+    def test_names_and_means(self, monitor, count):
+        real, met, start = summarised(0.5), summarised(0.25, seed=1), np.zeros(SHAPE, bool)
+        start[0] = True
+        row = monitor.report(batch(count(real, start, met)))
         figures = ("ground_truth_mean", "real_mean", "real_divergence", "met_mean", "met_divergence")
         assert set(row) == {f"shift/{name}/{f}" for name in ("ice", "rate", "constant") for f in figures}
         assert row["shift/ice/ground_truth_mean"] == pytest.approx(1 / 16, abs=0.003)
-        assert row["shift/ice/real_mean"] == pytest.approx([float(real["ice"][0].mean())], rel=1e-5)
-        assert row["shift/ice/met_mean"] == pytest.approx([float(met["ice"].mean())], rel=1e-5)
+        assert row["shift/ice/real_mean"] == pytest.approx([real["ice"][0].mean()], rel=1e-5)
+        assert row["shift/ice/met_mean"] == pytest.approx([met["ice"].mean()], rel=1e-5)
         # More ice diverges more; what cannot vary does not diverge at all.
         assert row["shift/ice/real_divergence"][0] > row["shift/ice/met_divergence"][0] > 0.1
         assert row["shift/constant/real_divergence"] == [0]
 
-    def test_one_entry_for_each_run(self, monitor):
-        counts = [
-            batch(monitor.count(summarised(q, (1, 50)), jnp.ones((1, 50), bool), summarised(q, (1, 50))))
-            for q in (0.1, 0.3, 0.9)
-        ]
+    def test_one_entry_for_each_run(self, monitor, count):
+        counts = [batch(count(summarised(rate))) for rate in (0.1, 0.3, 0.9)]
         row = monitor.report(jax.tree.map(lambda *leaves: np.concatenate(leaves), *counts))
         assert all(one < other for one, other in pairwise(row["shift/ice/real_mean"]))
         assert len(row["shift/ice/met_divergence"]) == 3
@@ -207,17 +219,15 @@ class TestWarnings:
         assert SIGNIFICANCE == 1e-3
         assert alarms < 5
 
-    def test_a_shifted_curriculum_is_named_with_its_means(self, monitor):
-        real = summarised(0.25, (1, 200))
-        counts = batch(monitor.count(real, jnp.ones((1, 200), bool), real))
-        ice, rate = sorted(monitor.warnings(counts))
+    def test_a_shifted_curriculum_is_named_with_its_means(self, monitor, count):
+        ice, rate = sorted(monitor.warnings(batch(count(summarised(0.25)))))
         # 'constant' does not vary and is not mentioned.
         assert "'ice' averaged 0.25" in ice
         assert "against 0.06" in ice
         assert "'rate' averaged 0.25" in rate
 
-    def test_one_shifted_run_among_many_is_enough(self, monitor):
-        shifted = monitor.count(summarised(0.3, (1, 200)), jnp.ones((1, 200), bool), summarised(0.3, (1, 200)))
+    def test_one_shifted_run_among_many_is_enough(self, monitor, count):
+        shifted = count(summarised(0.3))
         reference = ShiftCounts(monitor.reference, monitor.reference, jnp.float32(REFERENCE_DRAWS))
         many = jax.tree.map(lambda *leaves: np.stack(leaves), *[reference] * 7, shifted)
         assert any("'ice'" in line for line in monitor.warnings(many))

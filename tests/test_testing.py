@@ -18,9 +18,6 @@ from samplr.errors import LevelError
 from samplr.posteriors import BernoulliEvidence, Posterior
 from samplr.testing import ContractError, check_environment
 
-# All worlds of this file compile in one process.
-pytestmark = pytest.mark.xdist_group("testing")
-
 DOORS = 12
 LIMIT = 20
 
@@ -85,8 +82,12 @@ class Doors(GroundedEnvironment):
         )
 
     def observe(self, world: None, state: DoorsState) -> Float[Array, " features"]:
-        seen = jnp.concatenate([state.opened, state.prizes & state.opened])
-        return jnp.concatenate([jax.nn.one_hot(state.position, DOORS + 1), seen.astype(float), jnp.zeros(DOORS)])
+        seen = jnp.concatenate([state.opened, state.prizes & self.visible(state)])
+        return jnp.concatenate([jax.nn.one_hot(state.position, DOORS + 1), seen.astype(float)])
+
+    def visible(self, state: DoorsState) -> Bool[Array, " doors"]:
+        """Where the agent sees whether there is a prize."""
+        return state.opened
 
     def evidence(self, state: DoorsState) -> BernoulliEvidence:
         return BernoulliEvidence(state.opened, state.prizes & state.opened)
@@ -172,9 +173,8 @@ def test_an_environment_that_keeps_the_contract_passes(env: Environment) -> None
 class GlassDoors(Doors):
     """Shows what is behind a door before it is opened, and still calls it unrevealed."""
 
-    def observe(self, world: None, state: DoorsState) -> Float[Array, " features"]:
-        through_the_glass = (state.prizes & next_door(state)).astype(float)
-        return super().observe(world, state).at[-DOORS:].set(through_the_glass)
+    def visible(self, state: DoorsState) -> Bool[Array, " doors"]:
+        return state.opened | next_door(state)
 
 
 class Forgetful(Doors):
@@ -243,7 +243,7 @@ class CachedState(eqx.Module):
 
 
 class StaleCache(Doors):
-    """Works out at the reset whether prizes abound, and pays for that at the second door; `substitute` leaves it so."""
+    """Works out at the reset whether prizes abound, and pays for that at the first door; `substitute` leaves it so."""
 
     def reset(
         self, world: None, aleatoric: Bool[Array, " doors"], *, key: PRNGKeyArray
@@ -254,7 +254,7 @@ class StaleCache(Doors):
     def step(self, world: None, state: CachedState, action: Int[Array, ""], *, key: PRNGKeyArray) -> TimeStep:
         after = Doors().step(world, state.doors, action, key=key)
         cached = CachedState(after.state, state.rich)
-        reward = after.reward + 10.0 * ((state.doors.position == 1) & state.rich)
+        reward = after.reward + 10.0 * ((state.doors.position == 0) & state.rich)
         return TimeStep(cached, after.observation, reward, after.terminated, after.truncated)
 
     def observe(self, world: None, state: CachedState) -> Float[Array, " features"]:
@@ -273,7 +273,9 @@ class StaleCache(Doors):
     ids=["evidence", "evidence_and_substitute", "substitute", "cache"],
 )
 def test_law_2_a_leak_of_what_is_unrevealed_is_told(env: Environment) -> None:
-    with pytest.raises(ContractError, match="law 2: the fictitious transition depends on the real, unrevealed θ′"):
+    # As of 074a94b `evidence_and_substitute` passes: the twin episode is compared only where `evidence` agrees, and it
+    # is `evidence` that peeks. What must agree is the history, that is all observations, actions and rewards so far.
+    with pytest.raises(ContractError, match=r"law 2: .* unrevealed θ′.*, so it leaks"):
         check_environment(env)
 
 
@@ -303,6 +305,7 @@ def test_law_3_a_step_both_terminated_and_truncated_is_told() -> None:
 
 
 def test_law_3_is_about_episodes_not_about_what_would_follow_their_end() -> None:
+    # Refused as of 074a94b: all 64 steps are looked at, also those after the end.
     check_environment(TimedDoors())
 
 
@@ -319,6 +322,7 @@ class GrowingState(Drift):
 
 
 def test_a_state_whose_type_changes_is_told() -> None:
+    # As of 074a94b this is a TypeError of `lax.scan`, which comes before the check.
     with pytest.raises(ContractError, match="step changes the structure, shapes or types of the state"):
         check_environment(GrowingState())
 
@@ -334,8 +338,9 @@ class UndefinedReward(Doors):
         return TimeStep(after.state, after.observation, reward, after.terminated, after.truncated)
 
 
-@pytest.mark.parametrize("door", [0, 3, DOORS - 1])
+@pytest.mark.parametrize("door", [3, DOORS - 1])
 def test_a_reward_that_is_not_a_number_is_told(door: int) -> None:
+    # As of 074a94b door 3 passes: no more than six steps of an episode are looked at.
     with pytest.raises(ContractError, match="the reward is nan, not a finite number"):
         check_environment(UndefinedReward(door))
 
@@ -355,6 +360,19 @@ def test_a_flag_that_is_no_truth_value_is_told() -> None:
         check_environment(NumberedFlags())
 
 
+class Undeclared(Drift):
+    """Shows more than it declares."""
+
+    @property
+    def observation_space(self) -> Box:
+        return Box((1,))
+
+
+def test_an_observation_of_another_shape_than_declared_is_told() -> None:
+    with pytest.raises(ContractError, match=r"an observation has shape \(2,\), and observation_space says \(1,\)"):
+        check_environment(Undeclared())
+
+
 class RoundedLevels(Drift):
     """Writes levels with two digits only."""
 
@@ -371,6 +389,7 @@ class NakedLevels(Drift):
 
 @pytest.mark.parametrize("env", [RoundedLevels(), NakedLevels()], ids=["values", "structure"])
 def test_levels_that_do_not_survive_json_are_told(env: Environment) -> None:
+    # As of 074a94b `structure` is a ValueError of `zip` in `_same`.
     with pytest.raises(ContractError, match="a level does not survive level_to_json and level_from_json"):
         check_environment(env)
 
@@ -412,19 +431,6 @@ class HiddenCounter(Drift):
 
 @pytest.mark.parametrize("env", [HiddenDice(), HiddenCounter()], ids=["when_traced", "when_run"])
 def test_randomness_that_does_not_come_from_the_key_is_told(env: Environment) -> None:
+    # As of 074a94b `when_traced` passes: both episodes come from one compiled program, in which the dice have fallen.
     with pytest.raises(ContractError, match="the same keys give another episode"):
         check_environment(env)
-
-
-def test_the_seed_and_the_number_of_episodes_decide_which_levels_are_tried() -> None:
-    tried: list[float] = []
-
-    class Recorded(Drift):
-        def validate(self, level: Level) -> None:
-            tried.append(float(level.aleatoric))
-
-    check_environment(Recorded(), episodes=2)
-    check_environment(Recorded(), episodes=2, seed=1)
-    # Each level is validated when it is drawn, and once more when it is read from JSON.
-    assert tried[0::2] == tried[1::2]
-    assert len(set(tried)) == 4

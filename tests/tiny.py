@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import io
 import json
 import warnings
@@ -16,6 +17,7 @@ from samplr import run as run_module
 from samplr.cli import main
 from samplr.config import Config, default_config, validate
 from samplr.run import MAY_CHANGE, _Progress
+from samplr.shift import ShiftMonitor
 from samplr.store import read_checkpoint, read_metrics
 from samplr.training import Training, TrainState
 from store.runs import assert_same, events
@@ -60,11 +62,15 @@ class SharedTraining(Training):
         return _Progress.restored(fresh := _Progress(_beginnings[self._same], None), fresh.arrays(), "").state
 
 
+_monitor_of = functools.cache(ShiftMonitor.of)
+
+
 @contextlib.contextmanager
 def sharing_programs() -> Iterator[None]:
     """Runs begun in here compile what they compute only if no run before them did."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_module, "Training", SharedTraining)
+        patch.setattr(ShiftMonitor, "of", _monitor_of)
         yield
 
 

@@ -134,9 +134,9 @@ def test_log_probs_and_entropies_of_a_box_are_scipys() -> None:
     np.testing.assert_allclose(policy.most_likely(), alpha / (alpha + beta), rtol=1e-5)
 
 
-@pytest.mark.parametrize("size", [-60.0, 0.0, 8.0])
+@pytest.mark.parametrize("size", [-60.0, 0.0, 8.0, 1e9])
 def test_samples_lie_inside_the_unit_square_with_finite_log_probs(size: float) -> None:
-    # From the flattest density the network can give (α = β = 1) to a very sharp one at an end.
+    # From the flattest density the network can give (α = β = 1) to one so sharp that a float32 would round to the end.
     policy = policy_from(jnp.array([size, -60.0, -60.0, size]), BOX)
     assert isinstance(policy, Beta)
     assert jnp.all(policy.alpha >= 1)
@@ -170,9 +170,7 @@ def test_actions_without_finite_bounds_are_refused(box: Box) -> None:
         policy_outputs(box)
 
 
-# BUG (samplr.student.distributions.policy_outputs and samplr.envs.spaces.Box.bounded): they compute with jax.numpy what
-# they then need as a Python number, which fails while tracing (TracerBoolConversionError). `Training.init` builds its
-# networks under `jit`, so no environment whose actions are a Box can be trained. NumPy or `math` would do.
 def test_the_number_of_outputs_for_a_box_is_known_while_tracing() -> None:
+    # `Training.init` builds its networks inside a compiled program, where nothing may be asked of jax.numpy.
     shape = jax.eval_shape(lambda: jnp.zeros(policy_outputs(BOX))).shape
     assert shape == (4,)

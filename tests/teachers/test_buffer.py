@@ -600,7 +600,7 @@ batches = st.lists(
 rules = st.tuples(
     st.sampled_from(list(Prioritisation)), st.sampled_from([0.25, 1.0, 3.0]), st.sampled_from([0.0, 0.3, 0.7, 1.0])
 )
-random_sequences = settings(max_examples=60, deadline=None, derandomize=True)
+random_sequences = settings(max_examples=40, deadline=None, derandomize=True)
 
 
 def run_through(

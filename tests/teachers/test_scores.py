@@ -186,8 +186,6 @@ def test_the_grounded_regret_of_a_road_is_that_of_the_histories_it_leads_to(thre
     assert score_of(buffer, DRY, ICY) == pytest.approx(score_of(buffer, DRY, DRY))
 
 
-# BUG (samplr.training._best_return): where no episode finished, the return so far (in rewards) is added to the value of
-# the last observation in units of *normalised* returns. This test fails until that value is multiplied by the scale.
 def test_where_no_episode_finished_max_mc_goes_by_what_the_critic_expects_in_the_units_of_returns(
     robust_plr: Trained,
 ) -> None:
