@@ -94,16 +94,17 @@ def evaluate(
 
     **Returns:** for each condition, `return`, `length` and the environment's own figures of every episode.
     """
+
+    def play(network: ActorCritic, level: Level, key: PRNGKeyArray) -> dict[str, Array]:
+        return play_episode(env, network, level, deterministic=deterministic, key=key)
+
+    over_episodes = jax.vmap(play, in_axes=(None, 0, 0))
+    over_runs = jit(jax.vmap(over_episodes, in_axes=(0, None, None)))
     results = {}
     for index, (name, sample) in enumerate(suite.items()):
-        key = jax.random.fold_in(jax.random.key(seed), index)
-
-        def play(network: ActorCritic, episode_key: PRNGKeyArray, sample: Any = sample) -> dict[str, Array]:
-            level_key, play_key = jax.random.split(episode_key)
-            return play_episode(env, network, sample(level_key), deterministic=deterministic, key=play_key)
-
-        over_episodes = jax.vmap(play, in_axes=(None, 0))
-        figures = jit(jax.vmap(over_episodes, in_axes=(0, None)))(networks, jax.random.split(key, episodes))
+        level_key, play_key = jax.random.split(jax.random.fold_in(jax.random.key(seed), index))
+        levels = jit(jax.vmap(sample), runs_once=True)(jax.random.split(level_key, episodes))
+        figures = over_runs(networks, levels, jax.random.split(play_key, episodes))
         results[name] = Condition({figure: np.asarray(values) for figure, values in figures.items()})
     return results
 

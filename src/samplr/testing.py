@@ -27,7 +27,7 @@ class ContractError(SamplrError, AssertionError):
     """An environment breaks a law of the contract; the message says which and how."""
 
 
-def check_environment(env: Environment, *, episodes: int = 8, seed: int = 0) -> None:
+def check_environment(env: Environment, *, episodes: int = 32, seed: int = 0) -> None:
     """Check an environment against the contract, on random levels under random actions.
 
     Besides the three laws (the first two for a `GroundedEnvironment`) this checks that shapes and types never change,

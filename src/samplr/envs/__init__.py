@@ -2,6 +2,8 @@
 
 import importlib
 import inspect
+import os
+import sys
 
 from samplr.envs.api import Environment
 from samplr.errors import SamplrError, UnknownNameError
@@ -21,6 +23,9 @@ def environment_class(name: str) -> type[Environment]:
     if ":" not in path:
         raise UnknownNameError("environment", name, [*ENVIRONMENTS, "my_package:MyEnv"])
     module_name, _, attribute = path.partition(":")
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        # As `python -m` does: a module in the current folder is found.
+        sys.path.insert(0, os.getcwd())
     try:
         found = getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError) as error:

@@ -47,7 +47,7 @@ class Level(eqx.Module):
 
     layout: Layout
     aleatoric: Aleatoric
-    origin: Int[Array, ""]
+    origin: Int[Array, ""] = eqx.field(default_factory=lambda: jnp.int32(Origin.PRIOR))
 
 
 class TimeStep(eqx.Module):
@@ -118,7 +118,7 @@ class Environment(eqx.Module):
         """Draw a whole level from the ground truth."""
         layout_key, aleatoric_key = jax.random.split(key)
         layout = self.sample_layout(key=layout_key)
-        return Level(layout, self.sample_aleatoric(layout, key=aleatoric_key), jnp.int32(Origin.PRIOR))
+        return Level(layout, self.sample_aleatoric(layout, key=aleatoric_key))
 
     def identity(self, level: Level) -> PyTree:
         """The part of θ that simulation depends on: two levels that agree in it are the same level."""

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt8
 
-from samplr.envs.api import GroundedEnvironment, Level, LevelScore, Origin, Suite, TimeStep
+from samplr.envs.api import GroundedEnvironment, Level, LevelScore, Suite, TimeStep
 from samplr.envs.spaces import Box, Discrete
 from samplr.errors import LevelError
 from samplr.posteriors import Belief, BernoulliEvidence, BernoulliField, BetaBernoulli
@@ -146,7 +146,7 @@ class IcyRoad(GroundedEnvironment):
     def level_at_rate(self, rate: float, *, key: PRNGKeyArray) -> Level:
         """A road whose ice is drawn at a given rate."""
         bits = jax.random.bernoulli(key, rate, (self.segments,))
-        return Level(None, BernoulliField(jnp.float32(rate), bits), jnp.int32(Origin.PRIOR))
+        return Level(None, BernoulliField(jnp.float32(rate), bits))
 
     def suites(self) -> Mapping[str, Suite]:
         """The ground truth, and roads at fixed rates of ice."""
