@@ -226,8 +226,6 @@ def test_an_error_of_a_real_process_is_one_line_and_status_2() -> None:
         ("json:MyEnv", "cannot be imported: module 'json' has no attribute 'MyEnv'"),
         ("json:loads", "is not a subclass of samplr.envs.api.Environment"),
         ("json:JSONDecoder", "is not a subclass of samplr.envs.api.Environment"),
-        # These end in a traceback as of 074a94b: `environment_class` catches ImportError and AttributeError only, and
-        # nobody catches what the constructor says.
         (":MyEnv", "':MyEnv'"),
         (".relative:MyEnv", "'.relative:MyEnv'"),
         ("garbled:MyEnv", "'garbled:MyEnv'"),
@@ -261,8 +259,6 @@ def test_train_wants_the_environment_first(arguments: list[str]) -> None:
         ({"replay__rate": 1.5}, "--replay.rate must lie between 0 and 1, not 1.5"),
         ({"student__minibatches": 7}, "--student.minibatches 7 does not divide"),
         ({"replay__score": "max_mc"}, "--replay.score max_mc judges by hindsight"),
-        # as of 074a94b these are found out only after the folder was made and config.json written, so that the command
-        # is refused once it is mended; and the last two end in a traceback.
         ({"student__encoder": "eyes"}, "unknown encoder 'eyes': choose one of mlp"),
         ({"student__memory": -1}, "--student.memory"),
         ({"env__segments": 0}, "segments"),
@@ -378,7 +374,6 @@ def test_a_run_of_another_environment_is_not_resumed(run: Path, worlds: str) -> 
 @pytest.mark.parametrize("arguments", [["train", "icy_road", *words()], ["demo"]], ids=["train", "demo"])
 @pytest.mark.parametrize("below", ["", "below"], ids=["a_file", "below_a_file"])
 def test_an_output_folder_that_cannot_be_made_is_told(tmp_path: Path, arguments: list[str], below: str) -> None:
-    # `demo` below a file ends in a traceback as of 074a94b: `run_demo` lets the OSError of mkdir pass.
     (tmp_path / "file").write_text("precious")
     out = tmp_path / "file" / below
     assert_refused(command(*arguments, "--out", out), f"'{out}'")
@@ -465,7 +460,6 @@ def test_without_a_whole_checkpoint_nothing_is_done(run: Path, resume: bool) -> 
         ([{"aleatoric.rate": "half", "aleatoric.bits": [False] * 12}], "holds numbers only"),
         ([{"aleatoric.rate": None, "aleatoric.bits": [False] * 12}], "holds numbers only"),
         ([{"aleatoric.rate": 0.0, "aleatoric.bits": [[False]] + [False] * 11}], "holds numbers only"),
-        # as of 074a94b this ends in a traceback, OverflowError being neither TypeError nor ValueError, …
         ([{"aleatoric.rate": 0.0, "aleatoric.bits": [False] * 12, "origin": 10**20}], "a level of IcyRoad"),
         # … and this is played as if it were ice, since bool("dry") is True.
         ([{"aleatoric.rate": 0.0, "aleatoric.bits": ["dry"] * 12}], "holds numbers only"),
@@ -518,8 +512,6 @@ def test_a_number_of_episodes_below_1_is_refused(trained: Path) -> None:
         ('{"env": {"name": "icy_road", "segments": "long"}}', "segments cannot be 'long': it must be int"),
         ('{"env": {"name": "icy_road"}, "teacher": "nobody"}', "unknown teacher 'nobody'"),
         ('{"env": {"name": "icy_road"}, "steps": 0}', "--steps must be at least 1, not 0"),
-        # These four end in a traceback as of 074a94b: `_train_defaults` and `from_json` take for granted that what
-        # they read are objects, and that a name is a string.
         ("[]", "config.json'"),
         ('{"config": 3}', "env"),
         ('{"env": "icy_road"}', "env"),
@@ -637,8 +629,6 @@ def test_train_shows_a_table_and_progress_apart(training: tuple[Path, Said]) -> 
 
 
 def test_json_is_json_also_where_there_is_nothing_to_average(tmp_path: Path) -> None:
-    # Prints NaN as of 074a94b, which strict parsers refuse: nothing was learned from yet, so nothing was met. In
-    # summary.json it is null.
     said = command("train", "icy_road", *words(steps=1), "--out", tmp_path / "run", "--json")
     assert said.json == summary(tmp_path / "run")
 

@@ -61,14 +61,12 @@ class TestDefaults:
 
     @pytest.mark.parametrize("change", ["wrokers", "student__wrokers"])
     def test_an_unknown_field_lists_the_known(self, change):
-        with pytest.raises(UnknownNameError, match=r"unknown configuration field 'wrokers': choose one of .*e"):
+        with pytest.raises(UnknownNameError, match=r"unknown configuration field '(student\.)?wrokers': choose"):
             default_config("icy_road", **{change: 3})
         known = "learning_rate" if "student" in change else "workers"
         with pytest.raises(UnknownNameError, match=known):
             default_config("icy_road", **{change: 3})
 
-    # Bug: `teacher="best"` is accepted and then trained as `plr`; the others are found out by a bare AttributeError or
-    # ValueError, or (`trace`) not at all.
     @pytest.mark.parametrize(
         ("field", "known"),
         [
@@ -82,7 +80,6 @@ class TestDefaults:
         with pytest.raises(SamplrError, match=known):
             default_config("icy_road", **{field: "best"})
 
-    # Bug: a TypeError of `dataclasses.fields`.
     def test_a_field_that_has_no_fields_is_refused(self):
         with pytest.raises(SamplrError, match="steps"):
             default_config("icy_road", steps__many=3)
@@ -121,7 +118,6 @@ NotOne = int
         assert data["env"]["name"] == f"{package}:MyRoad"
         assert from_json(data) == config
 
-    # Bug: `from_json` first asks `default_config` for the defaults under method `samplr`, which refuses max_mc.
     def test_defaults_that_suit_only_some_methods_survive_json(self, package):
         config = default_config(f"{package}:HindsightRoad", "robust_plr")
         assert config.replay.score == "max_mc"
@@ -260,14 +256,13 @@ class TestJson:
         [
             ({"wrokers": 3}, "wrokers", "workers"),
             ({"student": {"size": 3}}, r"student\.size", "hidden"),
-            ({"env": {**ICY_ROAD, "tiles": 3}}, "tiles", "segments"),
+            ({"env": {**ICY_ROAD, "tiles": 3}}, r"env\.tiles", "segments"),
         ],
     )
     def test_an_unknown_field_lists_the_known(self, data, field, known):
         with pytest.raises(UnknownNameError, match=f"unknown configuration field '{field}': choose one of .*{known}"):
             from_json({"env": ICY_ROAD, **data})
 
-    # Bug: the last three end in a bare ValueError or TypeError.
     @pytest.mark.parametrize("data", [{}, {"env": {}}, {"env": "icy_road"}, {"env": None}, {"env": {"name": 3}}])
     def test_the_environment_must_be_named(self, data):
         with pytest.raises(SamplrError):

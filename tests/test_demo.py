@@ -90,7 +90,6 @@ def test_the_utilities_of_plr_and_samplr_are_compared(compared: dict[str, dict[s
 
 @pytest.mark.filterwarnings("ignore:One or more sample arguments is too small")
 def test_one_seed_has_results_but_no_comparison(compared: dict[str, dict[str, Any]]) -> None:
-    # As of 074a94b the p-value is NaN, which JSON does not know: what `--seeds 1` writes as results.json is none.
     for figures in compared.values():
         figures |= {name: value[:1] for name, value in figures.items() if isinstance(value, list)}
     demo._compare(compared)

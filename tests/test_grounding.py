@@ -86,7 +86,7 @@ def rollouts(biased_levels):
     # The other levels share nothing with these but the keys: see the swap test.
     other_keys = jax.random.split(jax.random.key(3), WORKERS)
     other = jax.vmap(lambda key: ENV.level_at_rate(0.2, key=key))(other_keys)
-    return found, {name: program(other, key) for name, program in programs.items()}
+    return found, {name: programs[name](other, key) for name in ("none", "fictitious")}
 
 
 def learned_from(rollout):

@@ -236,8 +236,6 @@ def test_resuming_a_finished_run_trains_nothing_and_changes_nothing(
 
 
 def test_resuming_a_finished_run_does_not_forget_how_long_it_took(tmp_path: Path, uninterrupted: Path) -> None:
-    # as of 074a94b `seconds` in summary.json counts the last process alone, here next to nothing; likewise the
-    # `seconds` of the rows of a resumed run begin at 0 again, so that they fall along metrics.jsonl.
     path = Path(shutil.copytree(uninterrupted, tmp_path / "run"))
     train(path)
     assert seconds(path) >= seconds(uninterrupted)

@@ -76,8 +76,6 @@ def test_a_loaded_run_is_the_run_that_was_trained(trained: tuple[Run, Path]) -> 
 
 
 def test_a_loaded_run_that_has_not_learned_yet_is_the_run_that_was_trained(tmp_path: Path) -> None:
-    # as of 074a94b `train` gives NaN where nothing was met yet; `load` gives None in the last row and NaN in
-    # `whole_run`. So the two differ, and neither is equal to itself.
     run = samplr.train(dataclasses.replace(CONFIG, steps=1), tmp_path)
     loaded = samplr.load(tmp_path)
     assert loaded.metrics == run.metrics

@@ -14,7 +14,7 @@ from samplr.compiling import jit
 from samplr.config import default_config
 from samplr.envs.icy_road import IcyRoad, solution
 from samplr.shift import ShiftMonitor
-from samplr.training import Training, build_hyperparameters, memory_warning, repeat
+from samplr.training import Training, TrainState, build_hyperparameters, memory_warning, repeat
 
 UPDATES = 20
 FIRST_SEED = 3
@@ -52,8 +52,9 @@ def arrays(tree) -> list[np.ndarray]:
     return [np.asarray(jax.random.key_data(leaf) if keys(leaf) else leaf) for leaf in jax.tree.leaves(tree)]
 
 
-def of_run(tree, run: int) -> list[np.ndarray]:
-    return [array[run] for array in arrays(tree)]
+def cut_out(state: TrainState, run: int) -> TrainState:
+    """One run of a batch, as a batch of its own."""
+    return TrainState(jax.tree.map(lambda leaf: leaf[run : run + 1], state.runs), state.update)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -89,11 +90,20 @@ def together(four, beginning):
 class TestRunsSideBySide:
     @pytest.fixture(scope="class")
     @staticmethod
-    def alone():
-        """Each of the four on its own."""
-        program = Training(small(seeds=1))
-        trainings = [sharing(program, Training(small(seeds=1, first_seed=FIRST_SEED + run))) for run in range(4)]
-        return [training.advance(training.init(), UPDATES) for training in trainings]
+    def program():
+        return Training(small(seeds=1))
+
+    @pytest.fixture(scope="class")
+    @staticmethod
+    def alone(program, beginning):
+        """Each of the four on its own, from where it began."""
+        return [program.advance(cut_out(beginning(), run), UPDATES) for run in range(4)]
+
+    def test_begin_as_the_runs_alone(self, beginning):
+        # Each depends on its own seed, not on its place in the batch.
+        alone = Training(small(seeds=1, first_seed=FIRST_SEED + 2)).init()
+        for one, other in zip(arrays(cut_out(beginning(), 2)), arrays(alone), strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-6)
 
     def test_give_the_metrics_of_the_runs_alone(self, together, alone):
         found = figures(together[1])
@@ -105,7 +115,7 @@ class TestRunsSideBySide:
 
     def test_give_the_students_of_the_runs_alone(self, together, alone):
         for run, (state, _) in enumerate(alone):
-            for one, other in zip(of_run(together[0].runs, run), of_run(state.runs, 0), strict=True):
+            for one, other in zip(arrays(cut_out(together[0], run)), arrays(state), strict=True):
                 np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
     def test_are_different_runs(self, together):

@@ -140,7 +140,10 @@ def _train_defaults(env: str, method: str | None, file: str | None) -> Any:
     if file is None:
         return default_config(env, method or "samplr")
     data = _read_json(Path(file))
-    config = from_json(data.get("config", data))
+    try:
+        config = from_json(data["config"] if isinstance(data, dict) and "config" in data else data)
+    except SamplrError as error:
+        raise SamplrError(f"'{file}' cannot be used: {error}") from error
     if type(config.env) is not environment_class(env):
         raise SamplrError(f"'{file}' configures another environment than {env}")
     if method is None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
-from samplr.envs import environment_class, environment_name
+from samplr.envs import environment_name, make_environment
 from samplr.envs.api import Environment
 from samplr.errors import SamplrError, UnknownNameError
 
@@ -149,24 +149,28 @@ def default_config(env: str | Environment = "icy_road", method: str = "samplr", 
     if method not in METHODS:
         raise UnknownNameError("method", method, METHODS)
     teacher, grounding = METHODS[method]
-    environment = environment_class(env)() if isinstance(env, str) else env
-    config = Config(environment, teacher, grounding)
-    for name, value in environment.defaults.items():
-        config = replace_field(config, name.split("."), value)
+    config = _environment_defaults(make_environment(env) if isinstance(env, str) else env)
+    config = dataclasses.replace(config, teacher=teacher, grounding=grounding)
     for name, value in changes.items():
-        config = replace_field(config, name.split("__"), value)
+        config = _replaced(config, name.split("__"), value)
     validate(config)
     return config
 
 
-def replace_field(config: Any, path: list[str], value: Any) -> Any:
-    """A dataclass with one field, possibly nested, changed."""
-    name, *rest = path
-    known = [f.name for f in dataclasses.fields(config)]
-    if name not in known:
-        raise UnknownNameError("configuration field", name, known)
-    changed = replace_field(getattr(config, name), rest, value) if rest else value
-    return dataclasses.replace(config, **{name: changed})
+def _environment_defaults(env: Environment) -> Config:
+    config = Config(env)
+    for name, value in env.defaults.items():
+        config = _replaced(config, name.split("."), value)
+    return config
+
+
+def _replaced(config: Config, path: list[str], value: Any) -> Config:
+    """A configuration with one field, possibly nested, changed."""
+    nested = value
+    for name in reversed(path):
+        nested = {name: nested}
+    changed: Config = _merged(config, nested)
+    return changed
 
 
 def validate(config: Config) -> None:
@@ -187,6 +191,8 @@ def validate(config: Config) -> None:
     for name, value in at_least_one.items():
         if value < 1:
             raise SamplrError(f"--{name} must be at least 1, not {value}")
+    if student.memory < 0:
+        raise SamplrError(f"--student.memory must not be negative, and is {student.memory}")
     shares = {"replay.rate": replay.rate, "replay.fill": replay.fill, "replay.staleness": replay.staleness}
     for name, share in shares.items():
         if not 0 <= share <= 1:
@@ -217,11 +223,13 @@ def to_json(config: Config) -> dict[str, Any]:
 
 def from_json(data: Mapping[str, Any]) -> Config:
     """Read what `to_json` wrote. Fields left out take the environment's defaults."""
-    settings = dict(data.get("env", {}))
-    if "name" not in settings:
-        raise SamplrError('a configuration needs the name of its environment: {"env": {"name": …}}')
-    environment = environment_class(settings.pop("name"))
-    config = default_config(_merged(environment(), settings))
+    env = data.get("env") if isinstance(data, Mapping) else None
+    if not isinstance(env, Mapping) or not isinstance(env.get("name"), str):
+        raise SamplrError(
+            f'a configuration names its environment, {{"env": {{"name": …}}}}, and this has env = {env!r}'
+        )
+    settings = {name: value for name, value in env.items() if name != "name"}
+    config = _environment_defaults(_merged(make_environment(env["name"]), settings, "env."))
     config = _merged(config, {name: value for name, value in data.items() if name != "env"})
     validate(config)
     return config
@@ -242,7 +250,9 @@ def _merged(instance: Any, data: Mapping[str, Any], prefix: str = "") -> Any:
         if name not in known:
             raise UnknownNameError("configuration field", prefix + name, known)
         current = getattr(instance, name)
-        if dataclasses.is_dataclass(current) and isinstance(value, Mapping):
+        if dataclasses.is_dataclass(current):
+            if not isinstance(value, Mapping):
+                raise SamplrError(f"the configuration's {prefix + name} cannot be {value!r}: it has fields of its own")
             changes[name] = _merged(current, value, f"{prefix}{name}.")
         else:
             changes[name] = _converted(value, hints[name], prefix + name)
@@ -266,9 +276,13 @@ def _converted(value: Any, hint: Any, name: str) -> Any:
         return tuple(_converted(item, arguments[0], name) for item in value)
     elif hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)
-    elif hint in (int, bool, str, type(None)) and type(value) is hint:
+    elif type(value) is hint or (origin is None and hint not in CHECKED_TYPES):
         return value
     raise SamplrError(f"the configuration's {name} cannot be {value!r}: it must be {_type_name(hint)}")
+
+
+CHECKED_TYPES = {int, bool, str, float, type(None)}
+"""Types a field's value is checked for; an environment's fields of any other type are its own business."""
 
 
 def _type_name(hint: Any) -> str:

@@ -113,6 +113,8 @@ def _compare(results: dict[str, dict[str, Any]]) -> None:
         test = stats.ttest_ind(results[a][figure], results[b][figure], equal_var=False, alternative=alternative)
         return float(test.pvalue)
 
+    if any(len(figures["utility"]) < 2 for figures in results.values()):
+        return  # a single seed says nothing about its spread
     if {"robust_plr", "samplr"} <= results.keys():
         results["robust_plr"]["p_utility_below_samplr"] = p_value("robust_plr", "samplr", "utility", "less")
     if {"samplr_exact", "samplr"} <= results.keys():
@@ -152,7 +154,10 @@ def run_demo(out: Path, *, seeds: int, gradient_updates: int, progress: bool) ->
 
     if out.is_file() or (out.is_dir() and {file.name for file in out.iterdir()} - OWN_FILES):
         raise RunFolderError(f"'{out}' holds other files than the demo's: choose another --out")
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunFolderError(f"cannot make the folder '{out}': {error.strerror}") from error
     students = {
         name: train_variant(name, seeds=seeds, gradient_updates=gradient_updates, progress=progress)
         for name in VARIANTS

@@ -1,5 +1,6 @@
 """Tables and figures."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -62,7 +63,8 @@ def demo_table(results: Mapping[str, Mapping[str, Any]], titles: Mapping[str, st
 
 def _estimate(values: Sequence[float], digits: int) -> str:
     estimate = Estimate.of(values)
-    return f"{estimate.mean:.{digits}f}±{estimate.standard_error:.{digits}f}"
+    error = "" if math.isnan(estimate.standard_error) else f"±{estimate.standard_error:.{digits}f}"
+    return f"{estimate.mean:.{digits}f}{error}"
 
 
 def _findings(results: Mapping[str, Mapping[str, Any]]) -> str:

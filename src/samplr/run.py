@@ -18,7 +18,7 @@ from samplr.config import Config, from_json, to_json
 from samplr.envs.api import Environment
 from samplr.errors import RunFolderError, SamplrWarning
 from samplr.progress import training_progress
-from samplr.shift import ShiftCounts
+from samplr.shift import ShiftCounts, none_for_nan
 from samplr.store import Arrays, RunFolder, read_checkpoint, read_config, read_metrics
 from samplr.student.networks import ActorCritic, Memory
 from samplr.training import Log, Training, TrainState, memory_warning
@@ -166,7 +166,8 @@ def _train(training: Training, folder: RunFolder | None, bar: Progress) -> Run:
     if folder and checkpoint:
         progress = _Progress.restored(progress, checkpoint.arrays, folder.path)
         rows = read_metrics(folder.path)
-    began = saved = time.monotonic()
+    saved = time.monotonic()
+    began = saved - (rows[-1]["seconds"] if rows else 0.0)
     with bar:
         per_update = training.steps_per_update * config.seeds
         description = f"{config.method} × {config.seeds}"
@@ -188,7 +189,7 @@ def _train(training: Training, folder: RunFolder | None, bar: Progress) -> Run:
     summary = _summary(training, progress, rows)
     for line in summary["warnings"]:
         warnings.warn(line, SamplrWarning, stacklevel=3)
-    if folder:
+    if folder and not folder.finished:
         folder.finish({**summary, "seconds": time.monotonic() - began})
     return Run(config, progress.state.runs.network, rows, summary)
 
@@ -204,7 +205,7 @@ def _row(training: Training, log: Log, update: int, learned: int, seconds: float
     for name, mean in sorted(log.metrics.items()):
         count = np.asarray(mean.count)
         values = np.where(count > 0, np.asarray(mean.total) / np.maximum(count, 1), np.nan)
-        row[name] = [None if np.isnan(value) else float(value) for value in values]
+        row[name] = none_for_nan(values)
     return row | training.monitor.report(jax.tree.map(np.asarray, log.shift))
 
 

@@ -5,6 +5,8 @@ ground-truth draws: of the θ′ of the episodes themselves (`real`), and of the
 were computed with (`met`, which under `fictitious` is drawn from the posterior).
 """
 
+import math
+from collections.abc import Iterable
 from typing import Any
 
 import equinox as eqx
@@ -84,10 +86,9 @@ class ShiftMonitor(eqx.Module):
         for name, reference in self.reference.items():
             row[f"shift/{name}/ground_truth_mean"] = float(reference.mean)
             for kind, histogram in (("real", counts.real[name]), ("met", counts.met[name])):
-                row[f"shift/{name}/{kind}_mean"] = histogram.mean.tolist()
-                row[f"shift/{name}/{kind}_divergence"] = [
-                    divergence(run, np.asarray(reference.counts)) for run in np.asarray(histogram.counts)
-                ]
+                divergences = [divergence(run, np.asarray(reference.counts)) for run in np.asarray(histogram.counts)]
+                row[f"shift/{name}/{kind}_mean"] = none_for_nan(histogram.mean.tolist())
+                row[f"shift/{name}/{kind}_divergence"] = none_for_nan(divergences)
         return row
 
     def warnings(self, counts: ShiftCounts) -> list[str]:
@@ -107,6 +108,11 @@ class ShiftMonitor(eqx.Module):
                     "see `samplr list methods` for ones that do"
                 )
         return lines
+
+
+def none_for_nan(values: Iterable[float]) -> list[float | None]:
+    """A list for a row of metrics, where what is unknown is None."""
+    return [None if math.isnan(value) else float(value) for value in values]
 
 
 def divergence(counts: np.ndarray, reference: np.ndarray) -> float:

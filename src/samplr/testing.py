@@ -5,8 +5,6 @@ check_environment(MyEnv())
 """
 
 import functools
-from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -21,6 +19,8 @@ from samplr.grounding import Fictitious, RealStep
 from samplr.student.distributions import policy_from, policy_outputs
 
 MAX_STEPS = 64
+LEVELS = 4
+"""How many levels go through JSON, which is slow."""
 
 
 class ContractError(SamplrError, AssertionError):
@@ -39,26 +39,41 @@ def check_environment(env: Environment, *, episodes: int = 32, seed: int = 0) ->
     - `episodes`: how many levels to try; each is played for at most 64 steps.
     - `seed`: which levels and actions.
     """
+    _check_shapes(env)
     play = jit(lambda key, other: _play(env, key, other), runs_once=True)
-    step = jit(lambda world, state, action, key: env.step(world, state, action, key=key), runs_once=True)
     laws = None
     if isinstance(env, GroundedEnvironment):
         laws = jit(functools.partial(_grounded_pairs, env), runs_once=True)
-    for episode_key in jax.random.split(jax.random.key(seed), episodes):
-        level, world, states, actions, steps = play(episode_key, False)
-        twins = play(episode_key, True)[2]
-        _check_level(env, level)
-        _check_determinism(play, episode_key, steps)
-        live = int(np.argmax(np.append(np.asarray(steps.done), True))) + 1
-        for index in np.unique(np.linspace(0, min(live, MAX_STEPS) - 1, 6).astype(int)):
-            state, twin, action = (
-                jax.tree.map(lambda leaf, i=index: leaf[i], tree) for tree in (states, twins, actions)
-            )
-            key = jax.random.fold_in(episode_key, int(index))
-            _check_step(env, state, step(world, state, action, key), steps)
-            if laws is not None:
-                for broken, (before, after) in laws(level, world, state, twin, action, key).items():
+    # Another program for the same episode: dice thrown while tracing would have fallen otherwise.
+    play_again = jit(lambda key: _play(env, key, False), runs_once=True)
+    for number, episode_key in enumerate(jax.random.split(jax.random.key(seed), episodes)):
+        episode, twin = play(episode_key, False), play(episode_key, True)
+        if number < LEVELS:
+            _check_level(env, episode.level)
+        if number == 0:
+            again = (play(episode_key, False), play_again(episode_key))
+            same = all(_same(other.steps, episode.steps) for other in again)
+            _require(same, "the same keys give another episode: something besides them is random")
+        live = _live_steps(episode.steps)
+        _check_steps(jax.tree.map(lambda leaf: np.asarray(leaf)[:live], episode.steps))  # noqa: B023
+        if isinstance(env, GroundedEnvironment) and laws is not None:
+            alike = _alike(env, episode, twin)
+            for index in np.unique(np.linspace(0, live - 1, 6).astype(int)):
+                at = [jax.tree.map(lambda leaf: leaf[index], x) for x in (episode.states, twin.states)]  # noqa: B023
+                key = jax.random.fold_in(episode_key, int(index))
+                pairs = laws(episode.level, episode.world, *at, episode.actions[index], bool(alike[index]), key)
+                for broken, (before, after) in pairs.items():
                     _require(_same(before, after), broken)
+
+
+class Episode(eqx.Module):
+    """An episode of random actions; states, actions and steps lead with time."""
+
+    level: Level
+    world: World
+    states: State
+    actions: jax.Array
+    steps: TimeStep
 
 
 def _random_action(env: Environment, key: PRNGKeyArray) -> jax.Array:
@@ -67,10 +82,8 @@ def _random_action(env: Environment, key: PRNGKeyArray) -> jax.Array:
     return space.decode(policy_from(outputs, space).sample(key=key))
 
 
-def _play(
-    env: Environment, key: PRNGKeyArray, other: bool | jax.Array
-) -> tuple[Level, World, State, jax.Array, TimeStep]:
-    """A level, and an episode of random actions on it (stepping on after the end does no harm here).
+def _play(env: Environment, key: PRNGKeyArray, other: bool | jax.Array) -> Episode:
+    """A level, and an episode of random actions on it; what follows its end is to be ignored.
 
     **Arguments:**
 
@@ -90,7 +103,7 @@ def _play(
         return after.state, (state, action, after)
 
     _, (states, actions, steps) = jax.lax.scan(step, state, jax.random.split(steps_key, MAX_STEPS))
-    return level, world, states, actions, steps
+    return Episode(level, world, states, actions, steps)
 
 
 def _check_level(env: Environment, level: Level) -> None:
@@ -99,21 +112,47 @@ def _check_level(env: Environment, level: Level) -> None:
     _require(_same(again, level), "a level does not survive level_to_json and level_from_json")
 
 
-def _check_determinism(play: Callable[..., Any], key: PRNGKeyArray, steps: TimeStep) -> None:
-    _require(_same(play(key, False)[4], steps), "the same keys give another episode: something besides them is random")
+def _check_shapes(env: Environment) -> None:
+    """What can be told without playing."""
 
+    def one_step(key: PRNGKeyArray) -> tuple[State, TimeStep]:
+        level = env.sample_level(key=key)
+        world = env.build(level.layout)
+        state, _ = env.reset(world, level.aleatoric, key=key)
+        return state, env.step(world, state, _random_action(env, key), key=key)
 
-def _check_step(env: Environment, state: State, after: TimeStep, steps: TimeStep) -> None:
-    same_kind = eqx.tree_equal(*(jax.tree.map(jnp.zeros_like, s) for s in (after.state, state)), typematch=True)
-    _require(bool(same_kind), "step changes the structure, shapes or types of the state")
-    _require(bool(np.isfinite(after.reward)), f"the reward is {after.reward}, not a finite number")
-    declared, seen = env.observation_space.shape, jnp.shape(after.observation)
+    state, after = jax.eval_shape(one_step, jax.random.key(0))
+    kinds = [[(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(tree)] for tree in (state, after.state)]
+    same = kinds[0] == kinds[1] and str(jax.tree.structure(state)) == str(jax.tree.structure(after.state))
+    _require(same, "step changes the structure, shapes or types of the state")
+    declared, seen = env.observation_space.shape, after.observation.shape
     _require(seen == declared, f"an observation has shape {seen}, and observation_space says {declared}")
     for name in ("terminated", "truncated"):
         flag = getattr(after, name)
         _require(flag.dtype == bool and flag.shape == (), f"{name} is not a single truth value")
+
+
+def _live_steps(steps: TimeStep) -> int:
+    """How many steps an episode has until its end, or until we stop looking."""
+    done = np.asarray(steps.done)
+    return int(np.argmax(done)) + 1 if done.any() else MAX_STEPS
+
+
+def _check_steps(steps: TimeStep) -> None:
+    finite = np.isfinite(steps.reward)
+    bad = np.asarray(steps.reward)[~finite]
+    _require(bool(finite.all()), f"the reward is {bad[0] if len(bad) else 0}, not a finite number")
     both = np.asarray(steps.terminated & steps.truncated)
     _require(not both.any(), "law 3: a step is both terminated and truncated, which are different things")
+
+
+def _alike(env: GroundedEnvironment, episode: Episode, twin: Episode) -> np.ndarray:
+    """At each step, whether the agent could have told two episodes apart by then: by all it saw and earned."""
+    first = [env.observe(episode.world, jax.tree.map(lambda leaf: leaf[0], x.states)) for x in (episode, twin)]
+    seen = [(x.steps.observation, x.steps.reward, x.steps.terminated, x.steps.truncated) for x in (episode, twin)]
+    leaves = zip(jax.tree.leaves(seen[0]), jax.tree.leaves(seen[1]), strict=True)
+    equal = [(np.asarray(a) == np.asarray(b)).reshape(MAX_STEPS, -1).all(axis=1) for a, b in leaves]
+    return np.logical_and.accumulate(np.concatenate([[_same(*first)], np.all(equal, axis=0)]))
 
 
 def _grounded_pairs(
@@ -123,6 +162,7 @@ def _grounded_pairs(
     state: State,
     twin: State,
     action: jax.Array,
+    alike: bool | jax.Array,
     key: PRNGKeyArray,
 ) -> dict[str, tuple[PyTree, PyTree]]:
     """Laws 1 and 2: what is broken if the two of a pair differ.
@@ -130,14 +170,12 @@ def _grounded_pairs(
     **Arguments:**
 
     - `twin`: the state that the same actions and keys led to under another θ′.
+    - `alike`: whether the agent cannot have noticed.
     """
     posterior, evidence = env.posterior, env.evidence(state)
     substituted = env.substitute(state, posterior.sample(posterior.init(), evidence, key=key))
     # Any θ′ will do for the swap: `substitute` keeps what was revealed, so that only the unrevealed differs.
     swapped = env.substitute(state, env.sample_aleatoric(level.layout, key=jax.random.fold_in(key, 1)))
-
-    seen = [(env.evidence(of), env.observe(world, of)) for of in (state, twin)]
-    alike = eqx.tree_equal(*seen)
 
     def fictitious(state: State) -> PyTree:
         after = env.step(world, state, action, key=key)
@@ -164,6 +202,8 @@ def _grounded_pairs(
 
 def _same(a: PyTree, b: PyTree) -> bool:
     """Whether two pytrees agree bit for bit."""
+    if str(jax.tree.structure(a)) != str(jax.tree.structure(b)):
+        return False
     pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
     return all(np.array_equal(np.asarray(x), np.asarray(y), equal_nan=x.dtype.kind == "f") for x, y in pairs)
 

@@ -96,7 +96,9 @@ class Training:
         self.config = config
         self.env: Environment = config.env
         self.grounding = build_grounding(config)
-        self.grounding.posterior(self.env)  # refuses an environment that cannot be grounded
+        # Refuse what cannot be trained now, before anything is written.
+        self.grounding.posterior(self.env)
+        jax.eval_shape(self._build_network, jax.random.key(0))
         self.monitor = ShiftMonitor.of(self.env)
         self.hyperparameters = hyperparameters or repeat(build_hyperparameters(config), config.seeds)
         self._advance = jit(self._advance_uncompiled, donate_argnums=1)
@@ -150,10 +152,13 @@ class Training:
             horizon *= 2
         return int(np.searchsorted(learned, wanted)) + 1
 
+    def _build_network(self, key: PRNGKeyArray) -> ActorCritic:
+        student = self.config.student
+        return build_network(self.env, student.encoder, student.hidden, student.memory, key=key)
+
     def _init_run(self, hyperparameters: Hyperparameters, key: PRNGKeyArray) -> RunState:
         network_key, run_key = jax.random.split(key)
-        student = self.config.student
-        network = build_network(self.env, student.encoder, student.hidden, student.memory, key=network_key)
+        network = self._build_network(network_key)
         return RunState(
             network=network,
             opt_state=hyperparameters.ppo.init(network),

@@ -157,7 +157,6 @@ class TestLevelsAsJson:
         with pytest.raises(LevelError, match=complaint):
             ROAD.level_from_json(self.GOOD | change)
 
-    # Bug: NumPy reads any text but '' as True, so a road of "False" is taken for one all of ice.
     @pytest.mark.parametrize("bits", [["dry", "dry", "dry", "ice"], ["False"] * 4, ["0", "0", "0", "1"]])
     def test_text_is_not_taken_for_bits(self, bits):
         with pytest.raises(LevelError, match="numbers only"):

@@ -69,7 +69,8 @@ class TestTables:
 
     def test_history_probability_sums_to_one_at_each_depth(self):
         env = IcyRoad()
-        sums = np.bincount(solution.depths(env), weights=solution.history_probability(env))
+        probability = jit(lambda: solution.history_probability(env), runs_once=True)()
+        sums = np.bincount(solution.depths(env), weights=probability)
         assert sums == pytest.approx(np.ones(12), abs=1e-5)
 
 
@@ -100,7 +101,8 @@ def utilities_of(env: IcyRoad, policies) -> np.ndarray:
 class TestBayesOptimal:
     def test_utility_of_the_laboratory_road(self):
         env = IcyRoad()
-        assert float(solution.utility(env, solution.bayes_optimal(env))[0]) == pytest.approx(16.87, abs=0.005)
+        utility = jit(lambda: solution.utility(env, solution.bayes_optimal(env)), runs_once=True)()
+        assert float(utility[0]) == pytest.approx(16.87, abs=0.005)
 
     def test_is_the_best_of_all_policies(self):
         # A road of 3 segments has 7 histories and so 128 deterministic policies: one of them is optimal.

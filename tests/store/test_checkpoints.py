@@ -118,9 +118,7 @@ def test_damage_to_any_file_is_reported_and_the_checkpoint_before_used(
     assert read_checkpoint(run).update == 20
 
 
-@pytest.mark.parametrize(
-    "manifest", ["[]", "{}", '{"update": 20, "files": 3}', '{"update": 10, "files": {}}', "\0"]
-)
+@pytest.mark.parametrize("manifest", ["[]", "{}", '{"update": 20, "files": 3}', '{"update": 10, "files": {}}', "\0"])
 def test_a_garbled_manifest_is_damage(run: Path, manifest: str) -> None:
     (run / "checkpoints" / "000000020" / "manifest.json").write_text(manifest)
     with pytest.warns(SamplrWarning, match=r"manifest\.json is"):

@@ -31,18 +31,14 @@ def test_a_folder_that_cannot_be_created_or_written_is_one_sentence(
         RunFolder.open(tmp_path / "file" / "run", CONFIG, resume=False)
 
     (tmp_path / "unlockable" / ".lock").mkdir(parents=True)
-    with pytest.raises(
-        RunFolderError, match=r"cannot write to the run folder '.*unlockable': Is a directory"
-    ):
+    with pytest.raises(RunFolderError, match=r"cannot write to the run folder '.*unlockable': Is a directory"):
         RunFolder.open(tmp_path / "unlockable", CONFIG, resume=False)
 
     def refuse(*_: Any, **__: Any) -> None:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "mkdir", refuse)
-    with pytest.raises(
-        RunFolderError, match=r"cannot write to the run folder '.*forbidden': Permission denied"
-    ):
+    with pytest.raises(RunFolderError, match=r"cannot write to the run folder '.*forbidden': Permission denied"):
         RunFolder.open(tmp_path / "forbidden", CONFIG, resume=True)
     assert not (tmp_path / "forbidden").exists()
 

@@ -16,17 +16,13 @@ from .runs import CONFIG, advance, events, row
 def test_metrics_are_valid_json_flushed_as_they_are_written(tmp_path: Path) -> None:
     with RunFolder.open(tmp_path, CONFIG, resume=False) as folder:
         folder.log({"update": 1, "steps": 8, "loss": float("nan"), "returns": [1.5, None, float("inf")]})
-        folder.log(
-            {"update": np.int32(2), "steps": 16, "loss": np.float32(0.5), "returns": np.array([1.0, np.nan])}
-        )
+        folder.log({"update": np.int32(2), "steps": 16, "loss": np.float32(0.5), "returns": np.array([1.0, np.nan])})
         lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     expected = [
         {"update": 1, "steps": 8, "loss": None, "returns": [1.5, None, None]},
         {"update": 2, "steps": 16, "loss": 0.5, "returns": [1.0, None]},
     ]
-    assert (
-        [json.loads(line, parse_constant=pytest.fail) for line in lines] == expected == read_metrics(tmp_path)
-    )
+    assert [json.loads(line, parse_constant=pytest.fail) for line in lines] == expected == read_metrics(tmp_path)
 
 
 def test_events_go_to_the_run_they_belong_to(tmp_path: Path) -> None:
@@ -59,9 +55,7 @@ def test_latest_drops_what_was_logged_after_the_checkpoint(run: Path) -> None:
         assert folder.latest().update == 20  # type: ignore[union-attr]
         assert read_metrics(run) == [row(10), row(20)]
         advance(folder, 25)
-    assert (run / "metrics.jsonl").read_text() == "".join(
-        json.dumps(row(update)) + "\n" for update in (10, 20, 25)
-    )
+    assert (run / "metrics.jsonl").read_text() == "".join(json.dumps(row(update)) + "\n" for update in (10, 20, 25))
     assert events(run, 0) == [
         (name, 100 * update, value)
         for update in (10, 20, 25)

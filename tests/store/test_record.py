@@ -49,9 +49,7 @@ def test_a_resumed_run_may_differ_only_where_it_is_allowed_to(run: Path) -> None
         (None, r"student is \{.*\} there and None here"),
     ],
 )
-def test_another_configuration_is_refused_by_the_name_of_a_field(
-    run: Path, student: Any, message: str
-) -> None:
+def test_another_configuration_is_refused_by_the_name_of_a_field(run: Path, student: Any, message: str) -> None:
     before = snapshot(run)
     with pytest.raises(RunFolderError, match=message):
         RunFolder.open(run, {**CONFIG, "student": student}, resume=True)

@@ -28,11 +28,22 @@ def environment_class(name: str) -> type[Environment]:
         sys.path.insert(0, os.getcwd())
     try:
         found = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
-        raise SamplrError(f"environment '{name}' cannot be imported: {error}") from error
+    except Exception as error:  # whatever a user's module raises
+        raise SamplrError(f"environment '{name}' cannot be imported: {_in_one_line(error)}") from error
     if not (inspect.isclass(found) and issubclass(found, Environment)):
         raise SamplrError(f"environment '{name}' is not a subclass of samplr.envs.api.Environment")
     return found
+
+
+def make_environment(name: str) -> Environment:
+    """An environment with its default settings."""
+    found = environment_class(name)
+    try:
+        return found()
+    except TypeError as error:
+        raise SamplrError(
+            f"environment '{name}' cannot be made: {_in_one_line(error)}; every field needs a default"
+        ) from error
 
 
 def environment_name(environment: type[Environment]) -> str:
@@ -42,3 +53,7 @@ def environment_name(environment: type[Environment]) -> str:
         if environment is environment_class(known):
             return name
     return path
+
+
+def _in_one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -165,8 +165,8 @@ class Environment(eqx.Module):
         if set(values) != set(want):
             raise LevelError(f"a level of {type(self).__name__} has the parts {list(want)}, not {list(values)}")
         try:
-            arrays = [jnp.asarray(values[name], leaf.dtype) for name, leaf in want.items()]
-        except (TypeError, ValueError) as error:
+            arrays = [_as_numbers(values[name], leaf.dtype) for name, leaf in want.items()]
+        except (TypeError, ValueError, OverflowError) as error:
             raise LevelError(f"a level of {type(self).__name__} holds numbers only: {error}") from error
         level: Level = jax.tree.unflatten(jax.tree.structure(template), arrays)
         self.validate(level)
@@ -203,3 +203,11 @@ def _leaves_by_name(tree: PyTree) -> dict[str, Any]:
     """The leaves of a pytree under dotted names, as `aleatoric.rate`."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
+
+
+def _as_numbers(value: Any, dtype: Any) -> Array:
+    """An array of what JSON gave; text is not taken for numbers or truth values."""
+    array = np.asarray(value)
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"{value!r} is none")
+    return jnp.asarray(array.astype(dtype))

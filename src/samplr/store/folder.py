@@ -111,6 +111,11 @@ class RunFolder:
             checkpoints.publish(temporary)
             checkpoints.delete_old(self.path)
 
+    @property
+    def finished(self) -> bool:
+        """Whether there is a summary of the newest checkpoint."""
+        return (self.path / _SUMMARY).exists()
+
     def finish(self, summary: dict[str, Any]) -> None:
         """Write summary.json, the sign that the batch is done.
 

@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt8
 
 from samplr.envs.api import GroundedEnvironment, Level, LevelScore, Suite, TimeStep
 from samplr.envs.spaces import Box, Discrete
-from samplr.errors import LevelError
+from samplr.errors import LevelError, SamplrError
 from samplr.posteriors import Belief, BernoulliEvidence, BernoulliField, BetaBernoulli
 
 SLOW, FAST = 0, 1
@@ -63,6 +63,10 @@ class IcyRoad(GroundedEnvironment):
         "replay.rate": 0.8,
         "replay.capacity": 256,
     }
+
+    def __check_init__(self) -> None:
+        if self.segments < 1:
+            raise SamplrError(f"an icy road needs at least 1 of its segments, not {self.segments}")
 
     @property
     def observation_space(self) -> Box:
