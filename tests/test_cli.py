@@ -461,7 +461,6 @@ def test_without_a_whole_checkpoint_nothing_is_done(run: Path, resume: bool) -> 
         ([{"aleatoric.rate": None, "aleatoric.bits": [False] * 12}], "holds numbers only"),
         ([{"aleatoric.rate": 0.0, "aleatoric.bits": [[False]] + [False] * 11}], "holds numbers only"),
         ([{"aleatoric.rate": 0.0, "aleatoric.bits": [False] * 12, "origin": 10**20}], "a level of IcyRoad"),
-        # … and this is played as if it were ice, since bool("dry") is True.
         ([{"aleatoric.rate": 0.0, "aleatoric.bits": ["dry"] * 12}], "holds numbers only"),
     ],
 )
@@ -506,7 +505,7 @@ def test_a_number_of_episodes_below_1_is_refused(trained: Path) -> None:
     ("text", "told"),
     [
         ("not JSON", "is not JSON"),
-        ("{}", "a configuration needs the name of its environment"),
+        ("{}", "a configuration names its environment"),
         ('{"env": {"name": "moon"}}', "unknown environment 'moon'"),
         ('{"env": {"name": "icy_road"}, "stairs": 1}', "unknown configuration field 'stairs'"),
         ('{"env": {"name": "icy_road", "segments": "long"}}', "segments cannot be 'long': it must be int"),

@@ -232,9 +232,13 @@ class TestWarnings:
         many = jax.tree.map(lambda *leaves: np.stack(leaves), *[reference] * 7, shifted)
         assert any("'ice'" in line for line in monitor.warnings(many))
 
-    def test_no_warning_before_anything_was_met(self, monitor):
+    def test_nothing_to_say_before_anything_was_met(self, monitor):
         nothing = jax.tree.map(np.zeros_like, monitor.reference)
-        assert monitor.warnings(batch(ShiftCounts(nothing, nothing, np.zeros(())))) == []
+        counts = batch(ShiftCounts(nothing, nothing, np.zeros(())))
+        assert monitor.warnings(counts) == []
+        row = monitor.report(counts)
+        # Unknown is None, because JSON has no NaN.
+        assert row["shift/ice/real_mean"] == row["shift/ice/met_divergence"] == [None]
 
     def test_an_environment_without_summaries_has_nothing_to_monitor(self):
         class Silent(IcyRoad):
