@@ -15,6 +15,9 @@ from samplr.shift import ShiftMonitor
 from samplr.training import Training
 from tiny import Said, command, contents
 
+# Trains for most of a minute; `make test-slow`.
+pytestmark = pytest.mark.slow
+
 SEEDS = 2
 TWO_VARIANTS = {name: demo.VARIANTS[name] for name in ("dr", "samplr")}
 

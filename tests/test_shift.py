@@ -192,6 +192,7 @@ class TestReport:
 
 
 class TestWarnings:
+    @pytest.mark.slow
     def test_none_for_domain_randomisation(self):
         # dr + none over 8 seeds trains on P̄ itself. The rule warns of one such batch in 1/SIGNIFICANCE = 1000 at most.
         config = default_config(

@@ -313,12 +313,14 @@ def test_a_student_learns_which_of_three_arms_the_cue_means() -> None:
     assert rewards[-10:].mean() > 0.95
 
 
+@pytest.mark.slow
 def test_a_student_learns_to_set_two_dials_of_different_size() -> None:
     rewards = rewards_while_learning(LockBandit(), updates=60)
     assert rewards[:3].mean() < 0.6  # (1/2 + 1/4)/2 = 3/8 for guessing
     assert rewards[-10:].mean() > 0.95
 
 
+@pytest.mark.slow
 def test_a_student_learns_to_aim_in_a_box() -> None:
     rewards = rewards_while_learning(AimBandit(), updates=120)
     # Guessing evenly loses 1/12 + 1/16 in each dimension, 0.29 in all; always aiming at the middle loses 1/8.

@@ -182,7 +182,7 @@ def merge(
     replace them where their score is strictly higher. For one level this is Algorithm 3 of the paper.
     """
     nowhere = buffer.capacity
-    score = candidates.same @ score / jnp.sum(candidates.same, axis=1)
+    score = jnp.matmul(candidates.same, score, precision="highest") / jnp.sum(candidates.same, axis=1)
     # Of equal levels only the first is written, so that the result does not depend on the order of a scatter.
     first = ~jnp.any(jnp.tril(candidates.same, k=-1) > 0, axis=1)
     buffer = eqx.tree_at(lambda b: b.clock, buffer, buffer.clock + len(score))
