@@ -1,0 +1,1 @@
+"""Black-Ice Car Racing: drive a car of the real simulator's physics on tracks with hidden ice."""
