@@ -2,7 +2,7 @@
 
 The real simulator iterates Box2D's solver 180 times per frame. That has converged long before, so one frame is written
 here as what it converges to: tyre forces, then the only velocities that keep the wheels on the hull and turn them as
-commanded, then one pass over the joints that pulls together what integration moved apart.
+commanded, then a pass or two over the joints that pull together what integration moved apart.
 Units: u, seconds, radians; a body at angle 0 faces +y. Everything is unbatched and elementwise, so that a batch of cars
 becomes a few fused loops; it runs in the precision of its inputs.
 """
@@ -50,7 +50,9 @@ _AIM, _TURN_RATE = 50.0, 3.0
 _ANGLE_LIMIT, _ANGLE_SLOP, _ANGLE_CORRECTION = 0.4, math.radians(2), math.radians(8)
 _MOTOR_IMPULSE = 64.8 * FRAME
 _MOTOR_MASS = 1 / (1 / _HULL_INERTIA + 1 / _WHEEL_INERTIA)
-_VELOCITY_PASSES, _POSITION_PASSES = 180, 60
+_VELOCITY_PASSES = 180
+# Over the joints at most. While driving, Box2D needs a second pass where the car spins, and hardly ever a third.
+_PASSES_AT_START, _PASSES = 60, 2
 _JOINT_SLOP = 0.005
 # Box2D collects the joints starting from the body that was made last.
 _JOINT_ORDER = (3, 2, 1, 0)
@@ -91,6 +93,8 @@ class _Bodies(eqx.Module):
     x: list[Float[Array, ""]]
     y: list[Float[Array, ""]]
     angle: list[Float[Array, ""]]
+    unsettled: Bool[Array, ""]
+    """Whether the last pass over the joints found something to mend."""
 
 
 def park(position: Float[Array, "2"], angle: Float[Array, ""]) -> Car:
@@ -124,14 +128,8 @@ def start(position: Float[Array, "2"], angle: Float[Array, ""]) -> Car:
     parked = park(position, angle)
     free = jnp.zeros_like(parked.omega)
 
-    def settle(_: int, carry: tuple[_Bodies, Bool[Array, ""]]) -> tuple[_Bodies, Bool[Array, ""]]:
-        bodies, off = carry
-        after, still_off = _pull_together(bodies, free)
-        # Box2D stops after the first pass that found everything in place.
-        return jax.tree.map(lambda old, new: jnp.where(off, new, old), bodies, after), off & still_off
-
-    unsettled = _split(parked.position, parked.angle), jnp.ones((), bool)
-    return _put(parked, jax.lax.fori_loop(0, _POSITION_PASSES, settle, unsettled)[0])
+    bodies = _split(parked.position, parked.angle)
+    return _put(parked, jax.lax.fori_loop(0, _PASSES_AT_START, lambda _, bodies: _pull_together(bodies, free), bodies))
 
 
 def drive_frame(car: Car, action: Float[Array, "3"], friction_limit: Float[Array, "4"]) -> Car:
@@ -147,7 +145,9 @@ def drive_frame(car: Car, action: Float[Array, "3"], friction_limit: Float[Array
     car = _roll(car, gas, brake)
     car, force_x, force_y = _grip(car, friction_limit)
     car = _move(car, joints, force_x, force_y)
-    bodies, _ = _pull_together(_split(car.position, car.angle), joints.side)
+    bodies = _split(car.position, car.angle)
+    for _ in range(_PASSES):
+        bodies = _pull_together(bodies, joints.side)
     return eqx.tree_at(lambda c: c.windup, _put(car, bodies), joints.windup)
 
 
@@ -226,10 +226,10 @@ def _move(car: Car, joints: _Joints, force_x: Float[Array, "4"], force_y: Float[
     )
 
 
-def _pull_together(bodies: _Bodies, side: Float[Array, "4"]) -> tuple[_Bodies, Bool[Array, ""]]:
+def _pull_together(bodies: _Bodies, side: Float[Array, "4"]) -> _Bodies:
     """One pass over the joints that mends angles beyond a limit and wheels off their anchors.
 
-    Returns the bodies and whether anything was off by more than the slop.
+    As in Box2D, the first pass that finds everything within the slop is the last: those after it do nothing.
     """
     x, y, angle = list(bodies.x), list(bodies.y), list(bodies.angle)
     sides = jnp.unstack(side)
@@ -247,7 +247,8 @@ def _pull_together(bodies: _Bodies, side: Float[Array, "4"]) -> tuple[_Bodies, B
         x[0], y[0] = x[0] - push_x / _HULL_MASS, y[0] - push_y / _HULL_MASS
         angle[0] = angle[0] - (rx * push_y - ry * push_x) / _HULL_INERTIA
         x[wheel], y[wheel] = x[wheel] + push_x / _WHEEL_MASS, y[wheel] + push_y / _WHEEL_MASS
-    return _Bodies(x, y, angle), off
+    mended = _Bodies(x, y, angle, off)
+    return jax.tree.map(lambda old, new: jnp.where(bodies.unsettled, new, old), bodies, mended)
 
 
 def _mending_impulse(
@@ -274,7 +275,7 @@ def _total(x: Float[Array, "4"]) -> Float[Array, ""]:
 
 def _split(position: Float[Array, "5 2"], angle: Float[Array, "5"]) -> _Bodies:
     x, y = jnp.unstack(position, axis=-1)
-    return _Bodies(list(jnp.unstack(x)), list(jnp.unstack(y)), list(jnp.unstack(angle)))
+    return _Bodies(list(jnp.unstack(x)), list(jnp.unstack(y)), list(jnp.unstack(angle)), jnp.ones((), bool))
 
 
 def _put(car: Car, bodies: _Bodies) -> Car:
