@@ -1,0 +1,252 @@
+"""The real simulator: gymnasium's CarRacing with our tracks, our rules, and ice.
+
+Bodies, joints, solver, contacts and drawing are gymnasium's and Box2D's own. Ours are the track the tiles are laid
+along, the force a wheel finds on ice, and when an episode ends. Needs `pip install "samplr[box2d]"`.
+"""
+
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from itertools import combinations
+from types import FunctionType, MethodType
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from samplr.envs.black_ice.physics import FRAME, Car
+from samplr.envs.black_ice.tracks import HALF_WIDTH, PLAYFIELD, Track
+from samplr.errors import SamplrError
+
+if missing := [name for name in ("gymnasium", "Box2D", "pygame") if find_spec(name) is None]:
+    raise SamplrError(f'the real car needs {" and ".join(missing)}: pip install "samplr[box2d]"')
+
+import gymnasium
+from gymnasium.envs.box2d import car_dynamics, car_racing
+
+IceRule = Literal["nearest", "min", "max", "mean"]
+"""What a wheel finds that touches several tiles: the tile it stands on, the slipperiest, the driest, or their mean."""
+Wheel = Any  # a Box2D body
+
+_IDLE_FRAMES = 100
+_VELOCITY_PASSES, _POSITION_PASSES = 180, 60
+_COMBINE: dict[str, Callable[[np.ndarray], float]] = {"min": np.min, "max": np.max, "mean": np.mean}
+
+
+class RealCar(car_dynamics.Car):
+    """Gymnasium's car, whose wheels may find less friction than the ground gives.
+
+    `friction` tells for a wheel by how much to scale the force it finds on the road (400) or on grass (240).
+    """
+
+    def __init__(self, world: Any, angle: float, x: float, y: float, *, friction: Callable[[Wheel], float]) -> None:
+        super().__init__(world, angle, x, y)
+        self.friction = friction
+        # The limit is a global of gymnasium's module, the same for all wheels: this copy of its code has its own.
+        self._globals = dict(vars(car_dynamics))
+        self._step_wheels = FunctionType(car_dynamics.Car.step.__code__, self._globals)
+
+    def step(self, dt: float) -> None:
+        """What gymnasium's car does before a frame, wheel by wheel."""
+        wheels = self.wheels
+        for wheel in wheels:
+            self.wheels = [wheel]
+            self._globals["FRICTION_LIMIT"] = car_dynamics.FRICTION_LIMIT * self.friction(wheel)
+            self._step_wheels(self, dt)
+        self.wheels = wheels
+
+
+class RealBlackIce(car_racing.CarRacing):
+    """Black ice in the real simulator. `reset` takes the track and its ice as options.
+
+    **Arguments:**
+
+    - `render_mode`: with `"state_pixels"` observations are drawn; without, they are black, and it is a hundred times
+        as fast.
+    - `frame_limit`: frames after which an episode is truncated.
+    - `action_repeat`: frames per step.
+    - `early_stop`: whether 100 frames without a new tile end the episode.
+    - `out_of_bounds`: the reward of the frame in which the car leaves the playfield.
+    - `playfield`: how far from the middle that is.
+    - `ice_rule`: what a wheel finds that touches several tiles.
+    """
+
+    def __init__(
+        self,
+        *,
+        render_mode: str | None = None,
+        frame_limit: int = 1000,
+        action_repeat: int = 8,
+        early_stop: bool = True,
+        out_of_bounds: float = -100.0,
+        playfield: float = PLAYFIELD,
+        ice_rule: IceRule = "nearest",
+        lap_complete_percent: float = 0.95,
+    ) -> None:
+        super().__init__(render_mode=render_mode, lap_complete_percent=lap_complete_percent)
+        self.frame_limit = frame_limit
+        self.action_repeat = action_repeat
+        self.early_stop = early_stop
+        self.out_of_bounds = out_of_bounds
+        self.playfield = playfield
+        self.ice_rule = ice_rule
+        with_playfield = {**vars(car_racing), "PLAYFIELD": playfield}
+        self._render_road = MethodType(FunctionType(car_racing.CarRacing._render_road.__code__, with_playfield), self)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        """Lay `options["track"]` (a `Track`) with `options["ice"]` (a flag per tile) and park the car at its start."""
+        if not options or not {"track", "ice"} <= options.keys():
+            raise SamplrError('give the real car a track: reset(options={"track": track, "ice": ice})')
+        gymnasium.Env.reset(self, seed=seed)
+        self._destroy()
+        # Box2D keeps no reference to its listener, so the world's attribute must.
+        self.world.contactListener_bug_workaround = car_racing.FrictionDetector(self, self.lap_complete_percent)
+        self.world.contactListener = self.world.contactListener_bug_workaround
+        self.reward, self.tile_visited_count, self.new_lap = 0.0, 0, False
+        self.t, self.frames, self.idle = 0.0, 0, 0
+        self.ice = np.asarray(options["ice"], bool)
+        self._lay_track(options["track"])
+        _, angle, x, y = self.track[0]
+        self.car = RealCar(self.world, angle, x, y, friction=self._friction)
+        self._simulate()
+        self._paid_tiles = 0
+        return self._observe(), {}
+
+    def step(self, action: Sequence[float]) -> tuple[np.ndarray, float, bool, bool, dict]:
+        """Repeat an action (steering, gas, brake) until the step or the episode ends; rewards add up."""
+        total, terminated, truncated = 0.0, False, False
+        steering, gas, brake = map(float, action)
+        for _ in range(self.action_repeat):
+            self.car.steer(-steering)
+            self.car.gas(gas)
+            self.car.brake(brake)
+            self._simulate()
+            reward, terminated = self._judge()
+            total += reward
+            truncated = not terminated and self.frames >= self.frame_limit
+            if terminated or truncated:
+                break
+        return self._observe(), total, terminated, truncated, {"lap_finished": self._lap_finished}
+
+    @property
+    def touched(self) -> list[list[int]]:
+        """The tiles each wheel touched when the last frame began: those its friction in the next depends on."""
+        return [sorted(tile.idx for tile in wheel.tiles) for wheel in self.car.wheels]
+
+    @property
+    def visited(self) -> Bool[np.ndarray, " tiles"]:
+        """Which tiles were touched so far."""
+        return np.array([tile.road_visited for tile in self.road])
+
+    @property
+    def state(self) -> Car:
+        """The car, in the terms of our own physics."""
+        wheels = self.car.wheels
+        bodies = [self.car.hull, *wheels]
+        return Car(
+            position=_array([tuple(body.worldCenter) for body in bodies]),
+            angle=_array([body.angle for body in bodies]),
+            velocity=_array([tuple(body.linearVelocity) for body in bodies]),
+            spin=_array([body.angularVelocity for body in bodies]),
+            omega=_array([wheel.omega for wheel in wheels]),
+            phase=_array([wheel.phase for wheel in wheels]),
+            gas=_array([wheel.gas for wheel in wheels]),
+            windup=_array([abs(wheel.joint.GetMotorTorque(1 / FRAME)) * FRAME for wheel in wheels]),
+        )
+
+    @property
+    def _lap_finished(self) -> bool:
+        return self.new_lap or self.tile_visited_count == len(self.track)
+
+    def _simulate(self) -> None:
+        self.car.step(FRAME)
+        self.world.Step(FRAME, _VELOCITY_PASSES, _POSITION_PASSES)
+        self.t += FRAME
+
+    def _judge(self) -> tuple[float, bool]:
+        """The reward of a frame and whether it ended the episode."""
+        new_tiles = self.tile_visited_count - self._paid_tiles
+        self._paid_tiles += new_tiles
+        self.frames += 1
+        self.idle = 0 if new_tiles else self.idle + 1
+        self.reward -= 0.1  # shown on the dashboard; the tiles were added on contact
+        x, y = self.car.hull.position
+        if max(abs(x), abs(y)) > self.playfield:
+            return self.out_of_bounds, True
+        reward = new_tiles * 1000 / len(self.track) - 0.1
+        return reward, self._lap_finished or (self.early_stop and self.idle >= _IDLE_FRAMES)
+
+    def _observe(self) -> np.ndarray:
+        if self.render_mode == "state_pixels":
+            return self._render("state_pixels")
+        return np.zeros(self.observation_space.shape, np.uint8)
+
+    def _friction(self, wheel: Wheel) -> float:
+        """1 on grass and on dry road, less on ice."""
+        touched = sorted(tile.idx for tile in wheel.tiles)
+        frictions = 1.0 - self.ice[touched]
+        if not touched or frictions.min() == frictions.max():
+            return float(frictions[0]) if touched else 1.0
+        if self.ice_rule == "nearest":
+            return float(frictions[np.argmin(_outside(self._tiles[touched], np.array(wheel.position)))])
+        return float(_COMBINE[self.ice_rule](frictions))
+
+    def _lay_track(self, track: Track) -> None:
+        """Tiles and what is drawn of them and of the kerbs, as gymnasium makes them along its own tracks."""
+        heading, centre = np.asarray(track.heading, float), np.asarray(track.centre, float)
+        across = np.stack([np.cos(heading), np.sin(heading)], axis=-1)
+        turn = heading - np.roll(heading, 1)
+        turn = (turn + np.pi) % (2 * np.pi) - np.pi
+        kerb = _kerbs(turn)
+        self.track = [(0.0, angle, x, y) for angle, (x, y) in zip(heading.tolist(), centre.tolist(), strict=True)]
+        self._tiles = _strip(centre, across, -HALF_WIDTH, HALF_WIDTH)
+        self.road, self.road_poly = [], []
+        for i, corners in enumerate(self._tiles):
+            tile = self._make_tile(i, corners.tolist())
+            self.road.append(tile)
+            self.road_poly.append((corners.tolist(), tile.color))
+            if kerb[i]:
+                side = -np.sign(turn[i])
+                quad = _strip(centre, across, side * HALF_WIDTH, side * (HALF_WIDTH + car_racing.BORDER))[i]
+                self.road_poly.append((quad.tolist(), (255, 255, 255) if i % 2 == 0 else (255, 0, 0)))
+
+    def _make_tile(self, index: int, corners: list[list[float]]) -> Any:
+        self.fd_tile.shape.vertices = [tuple(corner) for corner in corners]
+        tile = self.world.CreateStaticBody(fixtures=self.fd_tile)
+        tile.userData = tile
+        tile.color = self.road_color + 0.01 * (index % 3) * 255
+        tile.road_visited, tile.road_friction, tile.idx = False, 1.0, index
+        tile.fixtures[0].sensor = True
+        return tile
+
+
+def _array(values: list) -> Any:
+    """A NumPy array where the annotation asks for one of JAX: it keeps the simulator's precision."""
+    return np.array(values)
+
+
+def _strip(centre: np.ndarray, across: np.ndarray, left: float, right: float) -> Float[np.ndarray, "tiles 4 2"]:
+    """Quads along the road, from `left` to `right` of its centre line."""
+    lefts, rights = centre + left * across, centre + right * across
+    return np.stack([lefts, rights, np.roll(rights, 1, axis=0), np.roll(lefts, 1, axis=0)], axis=1)
+
+
+def _kerbs(turn: Float[np.ndarray, " tiles"]) -> list[bool]:
+    """Where the road has a kerb: where it turns sharply to the same side for a while, and just before."""
+    run = car_racing.BORDER_MIN_COUNT
+    sharp = np.where(np.abs(turn) > 0.2 * car_racing.TRACK_TURN_RATE, np.sign(turn), 0)
+    kerb = [abs(sum(sharp[i - back] for back in range(run))) == run for i in range(len(turn))]
+    for i in range(len(turn)):
+        for back in range(run):
+            kerb[i - back] |= kerb[i]
+    return kerb
+
+
+def _outside(tiles: Float[np.ndarray, "some 4 2"], point: Float[np.ndarray, "2"]) -> Float[np.ndarray, " some"]:
+    """How far a point is outside of each tile, the widest gap along the normals of the lines through its corners."""
+    gaps = []
+    for first, second in combinations(range(4), 2):
+        side = tiles[:, second] - tiles[:, first]
+        normal = np.stack([-side[:, 1], side[:, 0]], axis=-1) / np.maximum(np.hypot(*side.T), 1e-12)[:, None]
+        along, at = np.einsum("tcd,td->tc", tiles, normal), normal @ point
+        gaps.append(np.maximum(at - along.max(axis=1), along.min(axis=1) - at))
+    return np.max(gaps, axis=0)
