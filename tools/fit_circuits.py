@@ -1,6 +1,6 @@
 """Fit the circuits of the F1 benchmark as straights and arcs, and write the table that samplr ships.
 
-    python tools/fit_circuits.py PATH_TO_GEOJSON            # fit, write the table, check it
+    python tools/fit_circuits.py PATH_TO_GEOJSON            # fit, write the table, check it: takes minutes
     python tools/fit_circuits.py PATH_TO_GEOJSON --check    # check the table there is
 
 The centre lines come from https://github.com/bacinger/f1-circuits (MIT licence), file `f1-circuits.geojson`. Each line
@@ -25,9 +25,10 @@ from samplr.envs.black_ice.circuits import Outline, evenly, metres, outline, smo
 
 TABLE = Path(__file__).resolve().parents[1] / "src/samplr/envs/black_ice/circuits.json"
 
-# The bars, in metres and as a part of the length, and what the fit itself is content with.
-FARTHEST, LENGTH_ERROR, GAP = 10.0, 0.01, 0.1
-GOOD_FARTHEST, GOOD_GAP = 4.0, 0.05
+# The bars: distances in metres, the length as a part of it, the heading in degrees.
+FARTHEST, LENGTH_ERROR, GAP, HEADING_GAP = 10.0, 0.01, 0.1, 0.01
+# Where the fit itself is content, in metres.
+CLOSE = 4.0
 LEAST_RADIUS, LEAST_LENGTH, STRAIGHT_RADIUS = 10.0, 8.0, 2000.0
 STEP = 5.0  # Between samples of the line, in metres.
 TOLERANCE = 0.5e-4  # Of smoothing, as a part of the length.
@@ -77,7 +78,9 @@ def main() -> int:
     lines = centre_lines(options.geojson)
     if not options.check:
         TABLE.write_text(as_json({name: entry(name, fit(line)) for name, line in lines.items()}), encoding="utf-8")
-    print(f"{'circuit':12} {'elements':>8} {'farthest m':>10} {'length %':>8} {'gap m':>7} {'least radius m':>14}")
+    print(
+        f"{'circuit':12} {'elements':>8} {'farthest m':>10} {'length %':>8} {'gap m':>7} {'gap °':>7} {'radius m':>8}"
+    )
     results = [check(name, line) for name, line in lines.items()]
     return 0 if all(results) else 1
 
@@ -100,11 +103,12 @@ def fit(line: Float[np.ndarray, "corners 2"]) -> Outline:
     best: tuple[float, Outline] | None = None
     for penalty in PENALTIES:
         found = rounded(refine(sketch(target, penalty), target))
-        far, _, gap = measure(found, line)
-        if far < GOOD_FARTHEST and gap < GOOD_GAP:
+        distance, error, gap, heading = measure(found, line)
+        closes = gap < GAP and heading < HEADING_GAP and abs(error) < LENGTH_ERROR / 2
+        if closes and distance < CLOSE:
             return found
-        if gap < GAP and (best is None or far < best[0]):
-            best = far, found
+        if closes and (best is None or distance < best[0]):
+            best = distance, found
     assert best is not None, "no fit closes"
     return best[1]
 
@@ -173,7 +177,7 @@ def refine(first: Outline, target: Float[np.ndarray, "points 2"], rounds: int = 
             off = 0.5 * (line[:-1] - target).ravel()
         else:
             off = np.sum((line[:-1] - target[partner]) * across[partner], axis=1)
-        return np.concatenate([off, 100 * (line[-1] - line[0]), [3000 * (unpack(v).turns.sum() - whole)]])
+        return np.concatenate([off, 100 * (line[-1] - line[0]), [1e5 * (unpack(v).turns.sum() - whole)]])
 
     sharpest = 1000 / LEAST_RADIUS
     upper = np.concatenate([np.full(3 + n, np.inf), np.full(arcs.sum(), sharpest)])
@@ -194,23 +198,28 @@ def rounded(exact: Outline) -> Outline:
     return Outline(np.array(start), np.round(exact.lengths, 2), turns)
 
 
-def measure(found: Outline, line: Float[np.ndarray, "corners 2"]) -> tuple[float, float, float]:
-    """The largest distance either way, the relative error of the length, and the gap before rebuilding closes it."""
+def measure(found: Outline, line: Float[np.ndarray, "corners 2"]) -> tuple[float, float, float, float]:
+    """The largest distance either way, the relative error of the length, and by how much the elements miss to close.
+
+    The rebuilt line is closed exactly; the gaps, in metres and degrees, are what rebuilding had to spread.
+    """
     drawn = evenly(line, round(length_of(line) / 0.5))
     rebuilt = found.closed(round(found.lengths.sum() / 0.5))
-    far = max(KDTree(drawn).query(rebuilt)[0].max(), KDTree(rebuilt).query(drawn)[0].max())
+    distance = max(KDTree(drawn).query(rebuilt)[0].max(), KDTree(rebuilt).query(drawn)[0].max())
     begin, end = found.along(np.array([0.0, found.lengths.sum()]))
-    return float(far), found.lengths.sum() / length_of(line) - 1, float(np.linalg.norm(end - begin))
+    heading = np.degrees(abs(found.turns.sum() - 2 * np.pi * np.round(found.turns.sum() / (2 * np.pi))))
+    error = found.lengths.sum() / length_of(line) - 1
+    return float(distance), float(error), float(np.linalg.norm(end - begin)), float(heading)
 
 
 def check(name: str, line: Float[np.ndarray, "corners 2"]) -> bool:
     """Print how close the shipped figures come, and whether that is close enough."""
     shipped = outline(name)
-    far, error, gap = measure(shipped, line)
+    distance, error, gap, heading = measure(shipped, line)
     arcs = shipped.turns != 0.0
     radius = np.abs(shipped.lengths[arcs] / shipped.turns[arcs]).min()
-    good = far <= FARTHEST and abs(error) <= LENGTH_ERROR and gap <= GAP
-    figures = f"{len(arcs):8} {far:10.2f} {100 * error:8.2f} {gap:7.3f} {radius:14.1f}"
+    good = distance <= FARTHEST and abs(error) <= LENGTH_ERROR and gap <= GAP and heading <= HEADING_GAP
+    figures = f"{len(arcs):8} {distance:10.2f} {100 * error:8.2f} {gap:7.3f} {heading:7.4f} {radius:8.1f}"
     print(f"{name:12} {figures}{'' if good else '  MISSES A BAR'}")
     return good
 
