@@ -38,6 +38,9 @@ _EARTH_RADIUS = 6378137.0
 _LEAST_LENGTH = 100.0
 # Smoothing may move the points of a user's line by this part of its length (root mean square): half a metre in 5 km.
 _TOLERANCE = 1e-4
+# No circuit has a point this far from its origin, in metres or degrees; squares of larger numbers might overflow.
+_FARTHEST = 1e9
+_TOO_FEW = "it has fewer than 3 distinct points; list the centre line's points in driving order"
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +70,9 @@ def read_circuit(path: str | Path, *, length: float | None = None) -> Circuit:
     """Read a circuit of your own, to be driven in the order of its points and not mirrored.
 
     Coarse points are welcome: a periodic smoothing spline goes through them, and only the long straights between them
-    stay straight. A line that crosses itself, such as a figure of eight, is fine.
+    stay straight. A line that crosses itself, such as a figure of eight, is fine. The last point need not repeat the
+    first; but where the gap between them is over three times the longest step and over 5 % of the length, the line
+    counts as open and is refused.
 
     **Arguments:**
 
@@ -272,7 +277,7 @@ def _geojson_corners(text: str) -> Float[np.ndarray, "points 2"]:
         if len(lines) != 1:
             raise SamplrError(f"it has {len(lines)} lines; keep only the centre line, as one LineString or Polygon")
         degrees = np.array([[float(point[0]), float(point[1])] for point in lines[0]]).reshape(-1, 2)
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError):
+    except (ValueError, TypeError, KeyError, IndexError, OverflowError, RecursionError):
         raise SamplrError(
             "it is not valid GeoJSON; export the centre line again as a LineString or a Polygon"
         ) from None
@@ -306,7 +311,10 @@ def _lines(shape: Any) -> Iterator[list]:
 
 
 def _csv_corners(text: str) -> Float[np.ndarray, "points 2"]:
-    rows = [(number, row) for number, row in enumerate(csv.reader(text.splitlines()), 1) if any(map(str.strip, row))]
+    try:
+        rows = [(number, row) for number, row in enumerate(csv.reader(text.splitlines()), 1) if "".join(row).strip()]
+    except csv.Error as error:
+        raise SamplrError(f"it is not valid CSV ({error}); write one point per row, as x,y") from None
     points = []
     for index, (number, row) in enumerate(rows):
         try:
@@ -318,12 +326,11 @@ def _csv_corners(text: str) -> Float[np.ndarray, "points 2"]:
 
 
 def _finite(points: Float[np.ndarray, "points 2"]) -> Float[np.ndarray, "points 2"]:
-    if not np.all(np.isfinite(points)):
-        raise SamplrError(
-            f"point {int(np.argmin(np.isfinite(points).all(axis=1))) + 1} is not finite; remove or mend it"
-        )
+    fine = np.all(np.abs(points) < _FARTHEST, axis=1)  # False for NaN, too.
+    if not np.all(fine):
+        raise SamplrError(f"point {int(np.argmin(fine)) + 1} is not finite, or absurdly far away; remove or mend it")
     if len(np.unique(points, axis=0)) < 3:
-        raise SamplrError("it has fewer than 3 distinct points; list the centre line's points in driving order")
+        raise SamplrError(_TOO_FEW)
     return points
 
 
@@ -336,7 +343,9 @@ def _closed(points: Float[np.ndarray, "points 2"]) -> Float[np.ndarray, "corners
         raise SamplrError(f"it is open, its ends are {gap:.0f} m apart; let the line end where it begins")
     ahead = np.linalg.norm(np.roll(points, -1, axis=0) - points, axis=1)
     corners = points[ahead > 1e-9 * steps.sum()]
+    if len(corners) < 3:
+        raise SamplrError(_TOO_FEW)
     spread = np.linalg.svd(corners - corners.mean(axis=0), compute_uv=False)
-    if len(corners) < 3 or spread[1] < 1e-6 * spread[0]:
+    if spread[1] < 1e-6 * spread[0]:
         raise SamplrError("its points lie on one straight line, which no car can lap; give it some width")
     return corners
