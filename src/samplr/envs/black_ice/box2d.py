@@ -38,6 +38,8 @@ class RealCar(car_dynamics.Car):
     `friction` tells for a wheel by how much to scale the force it finds on the road (400) or on grass (240).
     """
 
+    wheels: list[Wheel]
+
     def __init__(self, world: Any, angle: float, x: float, y: float, *, friction: Callable[[Wheel], float]) -> None:
         super().__init__(world, angle, x, y)
         self.friction = friction
@@ -83,12 +85,8 @@ class RealBlackIce(car_racing.CarRacing):
         lap_complete_percent: float = 0.95,
     ) -> None:
         super().__init__(render_mode=render_mode, lap_complete_percent=lap_complete_percent)
-        self.frame_limit = frame_limit
-        self.action_repeat = action_repeat
-        self.early_stop = early_stop
-        self.out_of_bounds = out_of_bounds
-        self.playfield = playfield
-        self.ice_rule = ice_rule
+        self.frame_limit, self.action_repeat, self.early_stop = frame_limit, action_repeat, early_stop
+        self.out_of_bounds, self.playfield, self.ice_rule = out_of_bounds, playfield, ice_rule
         with_playfield = {**vars(car_racing), "PLAYFIELD": playfield}
         self._render_road = MethodType(FunctionType(car_racing.CarRacing._render_road.__code__, with_playfield), self)
 
@@ -159,6 +157,8 @@ class RealBlackIce(car_racing.CarRacing):
 
     def _simulate(self) -> None:
         self.car.step(FRAME)
+        for wheel in self.car.wheels:
+            wheel.tested_at = np.array(wheel.position)  # Box2D looks for contacts first, and moves the bodies then
         self.world.Step(FRAME, _VELOCITY_PASSES, _POSITION_PASSES)
         self.t += FRAME
 
@@ -187,7 +187,7 @@ class RealBlackIce(car_racing.CarRacing):
         if not touched or frictions.min() == frictions.max():
             return float(frictions[0]) if touched else 1.0
         if self.ice_rule == "nearest":
-            return float(frictions[np.argmin(_outside(self._tiles[touched], np.array(wheel.position)))])
+            return float(frictions[np.argmin(_outside(self._tiles[touched], wheel.tested_at))])
         return float(_COMBINE[self.ice_rule](frictions))
 
     def _lay_track(self, track: Track) -> None:
@@ -220,8 +220,7 @@ class RealBlackIce(car_racing.CarRacing):
 
 
 def _array(values: list) -> Any:
-    """A NumPy array where the annotation asks for one of JAX: it keeps the simulator's precision."""
-    return np.array(values)
+    return np.array(values)  # where the annotation asks for one of JAX, which would lose precision
 
 
 def _strip(centre: np.ndarray, across: np.ndarray, left: float, right: float) -> Float[np.ndarray, "tiles 4 2"]:

@@ -87,6 +87,18 @@ class _Joints(eqx.Module):
     """1 at the upper limit when the frame began, −1 at the lower, 0 in between."""
 
 
+class _Pushed(eqx.Module):
+    """The whole car after the forces on its wheels, as if none of them turned on its joint."""
+
+    momentum_x: Float[Array, ""]
+    momentum_y: Float[Array, ""]
+    spin: Float[Array, ""]
+    inertia: Float[Array, ""]
+    arm_x: Float[Array, " 4"]
+    """From the hull's centre of mass to the wheels."""
+    arm_y: Float[Array, " 4"]
+
+
 class _Bodies(eqx.Module):
     """Positions and angles by coordinate, which is how the joints are solved: one after another, in scalars."""
 
@@ -141,10 +153,11 @@ def drive_frame(car: Car, action: Float[Array, "3"], friction_limit: Float[Array
     - `friction_limit`: the greatest force on each wheel: `ROAD_LIMIT`, `GRASS_LIMIT`, or 0 on ice.
     """
     steering, gas, brake = jnp.unstack(action)
-    joints = _steer(car, steering)
     car = _roll(car, gas, brake)
     car, force_x, force_y = _grip(car, friction_limit)
-    car = _move(car, joints, force_x, force_y)
+    pushed = _push(car, force_x, force_y)
+    joints = _steer(car, steering, pushed.spin)
+    car = _move(car, pushed, joints.turn)
     bodies = _split(car.position, car.angle)
     for _ in range(_PASSES):
         bodies = _pull_together(bodies, joints.side)
@@ -157,7 +170,7 @@ def hull_origin(car: Car) -> Float[Array, "2"]:
     return car.position[0] - _HULL_CENTRE * jnp.stack([-jnp.sin(angle), jnp.cos(angle)])
 
 
-def _steer(car: Car, steering: Float[Array, ""]) -> _Joints:
+def _steer(car: Car, steering: Float[Array, ""], hull_spin: Float[Array, ""]) -> _Joints:
     """How the motors turn the wheels: towards their target, but neither beyond a limit nor before they are unwound."""
     steered = jnp.asarray([-1, -1, 0, 0], car.angle.dtype)
     angle = car.angle[1:] - car.angle[0]
@@ -165,12 +178,17 @@ def _steer(car: Car, steering: Float[Array, ""]) -> _Joints:
     motor = jnp.sign(missing) * jnp.minimum(_AIM * jnp.abs(missing), _TURN_RATE)
     upper, lower = angle >= _ANGLE_LIMIT, angle <= -_ANGLE_LIMIT
     side = jnp.where(upper, 1.0, jnp.where(lower, -1.0, 0.0)).astype(angle.dtype)
-    # At the limit, every pass of the solver adds this to the motor's impulse, or takes it away.
-    wound = _VELOCITY_PASSES * _MOTOR_MASS * jnp.abs(motor)
+    # At the limit, every pass of the solver adds this to the motor's impulse or takes it away, and the limit undoes it;
+    # until, maybe in a frame's last pass, the limit would have to pull: its impulse is the motor's, less what the wheel
+    # needs to keep up with the hull.
+    pass_impulse = _MOTOR_MASS * jnp.abs(motor)
     outward, limited = motor * side > 0, side != 0
-    held = limited & (outward | (car.windup > wound))
-    windup = jnp.where(outward, jnp.minimum(car.windup + wound, _MOTOR_IMPULSE), car.windup - wound)
-    return _Joints(jnp.where(held, 0.0, motor), jnp.where(held, windup, 0.0), side)
+    change = _VELOCITY_PASSES * pass_impulse
+    undone = car.windup - side * _WHEEL_INERTIA * (hull_spin - car.spin[1:])
+    freed = jnp.clip((change - undone) / (pass_impulse + 1e-12), 0, 1)
+    share = jnp.where(limited, jnp.where(outward, 0.0, freed), 1.0)
+    windup = jnp.where(outward, jnp.minimum(car.windup + change, _MOTOR_IMPULSE), jnp.maximum(car.windup - change, 0))
+    return _Joints(share * motor, jnp.where(limited, windup, 0.0), side)
 
 
 def _roll(car: Car, gas: Float[Array, ""], brake: Float[Array, ""]) -> Car:
@@ -196,29 +214,37 @@ def _grip(car: Car, friction_limit: Float[Array, "4"]) -> tuple[Car, Float[Array
     return eqx.tree_at(lambda c: c.omega, car, omega), side * cos - forward * sin, side * sin + forward * cos
 
 
-def _move(car: Car, joints: _Joints, force_x: Float[Array, "4"], force_y: Float[Array, "4"]) -> Car:
-    """The velocities that joints and motors allow, and a frame's motion with them.
+def _push(car: Car, force_x: Float[Array, "4"], force_y: Float[Array, "4"]) -> _Pushed:
+    """Momenta of all five bodies together. With rᵢ from the hull's centre of mass to wheel i and S = Σrᵢ:
 
-    With rᵢ from the hull's centre of mass to wheel i, S = Σrᵢ, and the momenta P and L of all bodies after the forces:
-    ω = (L − m/M·S×P) / (I + 4·I_w + m·Σ|rᵢ|² − m²/M·|S|²), v = (P − m·ω·S⊥)/M, vᵢ = v + ω·rᵢ⊥, ωᵢ = ω + turnᵢ.
+    ω = (L − m/M·S×P) / (I + 4·I_w + m·Σ|rᵢ|² − m²/M·|S|²).
     """
-    dtype = car.angle.dtype
-    rx, ry = _arms(jnp.sin(car.angle[0]), jnp.cos(car.angle[0]), jnp.asarray(WHEEL_ANCHORS, dtype).T)
+    rx, ry = _arms(jnp.sin(car.angle[0]), jnp.cos(car.angle[0]), jnp.asarray(WHEEL_ANCHORS, car.angle.dtype).T)
     vx = car.velocity[1:, 0] + FRAME / _WHEEL_MASS * force_x
     vy = car.velocity[1:, 1] + FRAME / _WHEEL_MASS * force_y
     px = _HULL_MASS * car.velocity[0, 0] + _WHEEL_MASS * _total(vx)
     py = _HULL_MASS * car.velocity[0, 1] + _WHEEL_MASS * _total(vy)
-    own_spin = _HULL_INERTIA * car.spin[0] + _WHEEL_INERTIA * _total(car.spin[1:] - joints.turn)
     sx, sy, share = _total(rx), _total(ry), _WHEEL_MASS / _MASS
-    momentum = own_spin + _WHEEL_MASS * _total(rx * vy - ry * vx) - share * (sx * py - sy * px)
-    inertia = _HULL_INERTIA + 4 * _WHEEL_INERTIA + _WHEEL_MASS * _total(rx**2 + ry**2)
-    spin = momentum / (inertia - _WHEEL_MASS * share * (sx**2 + sy**2))
-    hull_x, hull_y = px / _MASS + share * spin * sy, py / _MASS - share * spin * sx
-    velocity_x = hull_x + spin * jnp.concatenate([jnp.zeros(1, dtype), -ry])
-    velocity_y = hull_y + spin * jnp.concatenate([jnp.zeros(1, dtype), rx])
+    momentum = _HULL_INERTIA * car.spin[0] + _WHEEL_INERTIA * _total(car.spin[1:])
+    momentum += _WHEEL_MASS * _total(rx * vy - ry * vx) - share * (sx * py - sy * px)
+    inertia = _HULL_INERTIA + 4 * _WHEEL_INERTIA + _WHEEL_MASS * (_total(rx**2 + ry**2) - share * (sx**2 + sy**2))
+    return _Pushed(px, py, momentum / inertia, inertia, rx, ry)
+
+
+def _move(car: Car, pushed: _Pushed, turn: Float[Array, "4"]) -> Car:
+    """The velocities that the joints allow, v = (P − m·ω·S⊥)/M, vᵢ = v + ω·rᵢ⊥, ωᵢ = ω + turnᵢ, and their motion.
+
+    A wheel that turns on its joint leaves that much less of the angular momentum to the rest.
+    """
+    hull = jnp.zeros(1, car.angle.dtype)
+    spin = pushed.spin - _WHEEL_INERTIA * _total(turn) / pushed.inertia
+    hull_x = (pushed.momentum_x + _WHEEL_MASS * spin * _total(pushed.arm_y)) / _MASS
+    hull_y = (pushed.momentum_y - _WHEEL_MASS * spin * _total(pushed.arm_x)) / _MASS
+    velocity_x = hull_x + spin * jnp.concatenate([hull, -pushed.arm_y])
+    velocity_y = hull_y + spin * jnp.concatenate([hull, pushed.arm_x])
     speed = jnp.sqrt(velocity_x**2 + velocity_y**2)
     velocity = jnp.stack([velocity_x, velocity_y], axis=-1) * jnp.minimum(1, TOP_SPEED / (speed + 1e-12))[:, None]
-    spins = spin + jnp.concatenate([jnp.zeros(1, dtype), joints.turn])
+    spins = spin + jnp.concatenate([hull, turn])
     return eqx.tree_at(
         lambda c: (c.position, c.angle, c.velocity, c.spin),
         car,

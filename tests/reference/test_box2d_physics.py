@@ -1,0 +1,251 @@
+"""Our car, its contacts and its rewards against the real simulator: Box2D's bodies, solver and collision tests."""
+
+import importlib
+from functools import partial
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from samplr.compiling import jit
+from samplr.envs.black_ice import physics
+from samplr.envs.black_ice.contacts import tile_geometry, touching
+from samplr.envs.black_ice.physics import GRASS_LIMIT, ROAD_LIMIT, WHEEL_HALF_EXTENTS
+from samplr.envs.black_ice.tracks import TILES, Track, bezier_track, sample_control_points
+
+Box2D = pytest.importorskip("Box2D")
+pytest.importorskip("gymnasium")
+pytest.importorskip("pygame")
+box2d = importlib.import_module("samplr.envs.black_ice.box2d")
+
+FRAMES = 200
+RUNS = 50
+SURFACES = {"road": 0.0, "grass": None, "ice 20 %": 0.2, "ice 60 %": 0.6}
+
+
+class RealDrive:
+    """The real car on its own, its wheels' limits set by hand."""
+
+    def __init__(self, position, angle):
+        self.limit = dict.fromkeys(range(4), GRASS_LIMIT)
+        self.world = Box2D.b2World((0, 0))
+        self.car = box2d.RealCar(self.world, float(angle), *map(float, position), friction=self.friction)
+        self.bodies = [self.car.hull, *self.car.wheels]
+        self.order = {id(wheel): i for i, wheel in enumerate(self.car.wheels)}
+        self.frame()
+
+    def friction(self, wheel):
+        return self.limit[self.order[id(wheel)]] / GRASS_LIMIT if hasattr(self, "order") else 1.0
+
+    def frame(self):
+        self.car.step(physics.FRAME)
+        self.world.Step(physics.FRAME, 180, 60)
+
+    def drive(self, action, limit):
+        self.limit = dict(enumerate(limit.tolist()))
+        self.car.steer(-float(action[0]))
+        self.car.gas(float(action[1]))
+        self.car.brake(float(action[2]))
+        self.frame()
+
+    @property
+    def positions(self):
+        return np.array([tuple(body.worldCenter) for body in self.bodies])
+
+    @property
+    def angles(self):
+        return np.array([body.angle for body in self.bodies])
+
+
+def driving(kind: int, rng: np.random.Generator) -> np.ndarray:
+    """Full gas, a slalom, gas and brake in turn, hard lock and back, or a new action every 8 frames."""
+    t, action = np.arange(FRAMES), np.zeros((FRAMES, 3))
+    if kind == 0:
+        action[:, 1] = rng.uniform(0.2, 1)
+    elif kind == 1:
+        action[:, 0] = rng.uniform(0.3, 1) * np.sign(np.sin(2 * np.pi * t / rng.integers(20, 80)))
+        action[:, 1] = rng.uniform(0.1, 0.6)
+    elif kind == 2:
+        braking = (t // rng.integers(15, 40)) % 2
+        action = np.stack([np.full(FRAMES, rng.uniform(-0.3, 0.3)), 1 - braking, braking * rng.uniform(0.1, 1)], axis=1)
+    elif kind == 3:
+        action[:, 0] = rng.choice([-1, 1]) * np.where(t < rng.integers(60, 150), 1, -1)
+        action[:, 1] = rng.uniform(0.1, 1)
+    else:
+        held = rng.uniform([-1, 0, 0], 1, (FRAMES // 8, 3)) * [1, 1, 0.3]
+        action = np.repeat(held, 8, axis=0)
+    return action
+
+
+def limits(ice: float | None, rng: np.random.Generator) -> np.ndarray:
+    """Per wheel and frame; on ice they change every few frames, as they do on tiles."""
+    if ice is None:
+        return np.full((FRAMES, 4), GRASS_LIMIT)
+    return np.repeat(np.where(rng.random((FRAMES // 4, 4)) < ice, 0, ROAD_LIMIT), 4, axis=0)
+
+
+@jit
+@jax.vmap
+def our_drive(position, angle, actions, limit):
+    def frame(car, inputs):
+        car = physics.drive_frame(car, *inputs)
+        return car, car.position
+
+    return jax.lax.scan(frame, physics.start(position, angle), (actions, limit))[1]
+
+
+class TestCar:
+    def test_masses(self):
+        car = RealDrive((0, 0), 0).car
+        assert car.hull.mass == pytest.approx(physics._HULL_MASS, rel=1e-6)
+        assert tuple(car.hull.localCenter) == pytest.approx((0, physics._HULL_CENTRE), abs=1e-6)
+        about_centre = car.hull.inertia - car.hull.mass * car.hull.localCenter.lengthSquared
+        assert about_centre == pytest.approx(physics._HULL_INERTIA, rel=1e-6)
+        assert car.wheels[0].mass == pytest.approx(physics._WHEEL_MASS, rel=1e-6)
+        assert car.wheels[0].inertia == pytest.approx(physics._WHEEL_INERTIA, rel=1e-6)
+
+    def test_start(self):
+        """Reset's first frame pops the wheels in place: the same passes, in the same order of joints."""
+        for angle in np.linspace(-3, 3, 9):
+            real = RealDrive((100, -50), angle)
+            ours = eqx.filter_jit(physics.start)(jnp.array([100.0, -50.0]), jnp.float32(angle))
+            np.testing.assert_allclose(ours.position, real.positions, atol=2e-5)
+            np.testing.assert_allclose(ours.angle, real.angles, atol=1e-6)
+
+    @pytest.mark.parametrize("surface", SURFACES)
+    def test_driving(self, surface):
+        rng = np.random.default_rng(list(SURFACES).index(surface))
+        position, angle = rng.uniform(-150, 150, (RUNS, 2)), rng.uniform(-3, 3, RUNS)
+        actions = np.stack([driving(run % 5, rng) for run in range(RUNS)])
+        limit = np.stack([limits(SURFACES[surface], rng) for _ in range(RUNS)])
+        real = np.empty((RUNS, FRAMES, 5, 2))
+        for run in range(RUNS):
+            drive = RealDrive(position[run], angle[run])
+            for t in range(FRAMES):
+                drive.drive(actions[run, t], limit[run, t])
+                real[run, t] = drive.positions
+        ours = our_drive(*(jnp.asarray(x, jnp.float32) for x in (position, angle, actions, limit)))
+        error = np.linalg.norm(np.asarray(ours) - real, axis=-1)
+        print(f"{surface}: median {np.median(error[:, -1]):.1e} at the end, max {error.max():.1e}")
+        assert np.median(error[:, -1]) <= 1e-3
+        assert error.max() <= 0.05
+
+
+class Drive(eqx.Module):
+    """A scripted drive in the real simulator, frame by frame."""
+
+    actions: np.ndarray
+    touched: np.ndarray
+    visited: np.ndarray
+    reward: np.ndarray
+
+
+def follow(env, track: Track, *, eager: bool) -> np.ndarray:
+    """Aim at a point ahead; an eager driver takes its corners so fast that it leaves the road."""
+    state = env.state
+    nearest = np.argmin(np.linalg.norm(track.centre - state.position[0], axis=1))
+    dx, dy = track.centre[(nearest + 6) % TILES] - state.position[0]
+    error = (np.arctan2(-dx, dy) - state.angle[0] + np.pi) % (2 * np.pi) - np.pi
+    speed = np.hypot(*state.velocity[0])
+    gas, top_speed = (0.5, 90) if eager else (0.3, 30)
+    return np.array([np.clip(-2 * error, -1, 1), gas if speed < top_speed else 0, 0.0])
+
+
+def real_drive(track: Track, ice: np.ndarray, *, frames: int, eager: bool) -> Drive:
+    env = box2d.RealBlackIce(action_repeat=1, early_stop=False)
+    env.reset(options={"track": track, "ice": ice})
+    actions, touched, visited, rewards = [], [], [], []
+    for _ in range(frames):
+        actions.append(follow(env, track, eager=eager))
+        reward, terminated = env.step(actions[-1])[1:3]
+        assert not terminated
+        touched.append(np.zeros((4, TILES), bool))
+        for wheel, tiles in zip(touched[-1], env.touched, strict=True):
+            wheel[tiles] = True
+        visited.append(env.visited)
+        rewards.append(reward)
+    return Drive(*map(np.array, (actions, touched, visited, rewards)))
+
+
+@partial(jit, static_argnames="dtype")
+@partial(jax.vmap, in_axes=(0, 0, 0, None))
+def our_chain(track: Track, ice, actions, dtype):
+    """Contacts one frame old, friction by the nearest tile, drive, rewards: what an environment's frame has to do."""
+    track = jax.tree.map(lambda x: x.astype(dtype), track)
+    geometry = tile_geometry(track.tiles)
+
+    def limit(contacts):
+        on_tile = jnp.where(ice[contacts.nearest], 0.0, ROAD_LIMIT)
+        return jnp.where(contacts.on_road, on_tile, GRASS_LIMIT).astype(dtype)
+
+    def frame(carry, action):
+        car, before, visited = carry
+        contacts = touching(geometry, car)
+        now = visited | contacts.touched.any(axis=0)
+        car = physics.drive_frame(car, action, limit(before))
+        return (car, contacts, now), (contacts.touched, now)
+
+    first = touching(geometry, physics.park(track.centre[0], track.heading[0]))
+    start = physics.start(track.centre[0], track.heading[0]), first, first.touched.any(axis=0)
+    return jax.lax.scan(frame, start, actions.astype(dtype))[1]
+
+
+class TestTracks:
+    """Four drives of 500 frames, one of them off the road: contact, friction, motion, rewards."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def tracks(cls):
+        keys = jax.random.split(jax.random.key(1), 4)
+        return jit(jax.vmap(lambda key: bezier_track(sample_control_points(key=key))))(keys)
+
+    @pytest.fixture(scope="class", params=[0.0, 0.2], ids=["dry", "ice 20 %"])
+    @classmethod
+    def drives(cls, request, tracks):
+        ice = np.random.default_rng(2).random((4, TILES)) < request.param
+        each = [jax.tree.map(lambda x, i=i: np.asarray(x[i]), tracks) for i in range(4)]
+        real = [real_drive(track, ice[i], frames=500, eager=i == 3) for i, track in enumerate(each)]
+        return ice, jax.tree.map(lambda *x: np.stack(x), *real)
+
+    @pytest.mark.parametrize(("dtype", "mismatches"), [("float32", 1 / 5000), ("float64", 0)])
+    def test_a_drive(self, tracks, drives, dtype, mismatches):
+        ice, real = drives
+        with jax.enable_x64(dtype == "float64"):
+            touched, visited = jax.device_get(our_chain(jax.tree.map(np.asarray, tracks), ice, real.actions, dtype))
+        wrong, pairs = np.sum(touched != real.touched), np.sum(real.touched)
+        print(f"{dtype}: {wrong} of {pairs} contacts differ")
+        assert real.touched.any(axis=-1).mean() > 0.5
+        assert not real.touched[3].any(axis=-1).all()
+        assert wrong <= mismatches * pairs
+        np.testing.assert_array_equal(visited[:, -1], real.visited[:, -1])
+        returns = 1000 / TILES * visited[:, -1].sum(axis=1) - 0.1 * real.actions.shape[1]
+        np.testing.assert_allclose(returns, real.reward.sum(axis=1), atol=0.01)
+
+
+class TestContacts:
+    def test_random_quads(self):
+        """Against Box2D's own overlap test, on quads with corners in any order: non-convex ones and bow-ties too."""
+        rng = np.random.default_rng(3)
+        wheel = Box2D.b2PolygonShape(box=WHEEL_HALF_EXTENTS)
+        angle, at = Box2D.b2Transform(), Box2D.b2Transform()
+        angle.SetIdentity()
+        quads = rng.uniform(-3, 3, (400, 4, 2))
+        position, heading = rng.uniform(-3, 3, (400, 5, 2)), rng.uniform(-3, 3, (400, 5))
+        real = np.zeros((400, 4), bool)
+        for i, quad in enumerate(quads):
+            tile = Box2D.b2PolygonShape(vertices=quad.tolist())
+            for j in range(4):
+                at.Set(tuple(position[i, j + 1]), heading[i, j + 1])
+                real[i, j] = Box2D.b2TestOverlap(tile, 0, wheel, 0, angle, at)
+        ours = np.asarray(_touched_alone(*(jnp.asarray(x, jnp.float32) for x in (quads, position, heading))))
+        assert 0.3 < real.mean() < 0.8
+        np.testing.assert_array_equal(ours, real)
+
+
+@jit
+@jax.vmap
+def _touched_alone(quad, position, heading):
+    car = eqx.tree_at(lambda c: (c.position, c.angle), physics.park(jnp.zeros(2), jnp.zeros(())), (position, heading))
+    return touching(tile_geometry(quad[None]), car).touched[:, 0]
