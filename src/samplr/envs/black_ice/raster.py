@@ -8,7 +8,7 @@ import math
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Int16
+from jaxtyping import Array, Bool, Float, Int, Int16
 
 from samplr.envs.black_ice.tracks import HALF_WIDTH, Track
 
@@ -45,9 +45,13 @@ def kerbs(track: Track) -> Int[Array, " tiles"]:
     """
     turn = track.heading - jnp.roll(track.heading, 1)
     turn = (turn + jnp.pi) % (2 * jnp.pi) - jnp.pi
-    inside = jnp.where(jnp.abs(turn) > _SHARP, -jnp.sign(turn), 0.0).astype(int)
-    in_a_row = jnp.abs(jnp.sum(_rolled(inside, range(_RUN)), axis=0)) == _RUN
-    return jnp.where(jnp.any(_rolled(in_a_row, range(0, -_RUN, -1)), axis=0), inside, 0)
+    sharp = jnp.where(jnp.abs(turn) > _SHARP, jnp.sign(turn), 0.0)
+    in_a_row = jnp.abs(jnp.sum(_rolled(sharp, range(_RUN)), axis=0)) == _RUN
+    # The simulator goes through its list once to mark the tiles before as well. What the first tiles mark at the end of
+    # the loop is therefore marked when it comes there, and goes further back.
+    index = jnp.arange(turn.size)
+    end = _with_those_before(in_a_row & (index < _RUN - 1)) & (index > turn.size - _RUN)
+    return jnp.where(_with_those_before(in_a_row | end), -jnp.sign(turn), 0.0).astype(int)
 
 
 def kerb_quads(track: Track) -> Float[Array, "tiles 4 2"]:
@@ -143,6 +147,10 @@ def _blocks(start: Int[Array, "2 rows"], stop: Int[Array, "2 rows"], *, last: bo
 def _refined(coarse: Int16[Array, "rows half"], fine: Int16[Array, "rows cols"]) -> Int16[Array, "rows cols"]:
     """Both layers in one, at the size of the finer blocks."""
     return jnp.maximum(jnp.repeat(coarse, 2, axis=1), fine)
+
+
+def _with_those_before(marks: Bool[Array, " tiles"]) -> Bool[Array, " tiles"]:
+    return jnp.any(_rolled(marks, range(0, -_RUN, -1)), axis=0)
 
 
 def _rolled(values: Array, shifts: range) -> Array:
