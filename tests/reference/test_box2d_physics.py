@@ -14,6 +14,7 @@ from samplr.envs.black_ice import physics
 from samplr.envs.black_ice.contacts import tile_geometry, touching
 from samplr.envs.black_ice.physics import GRASS_LIMIT, ROAD_LIMIT, WHEEL_HALF_EXTENTS
 from samplr.envs.black_ice.tracks import TILES, Track, bezier_track, sample_control_points
+from samplr.errors import SamplrError
 
 Box2D = pytest.importorskip("Box2D")
 pytest.importorskip("gymnasium")
@@ -249,3 +250,69 @@ class TestContacts:
 def _touched_alone(quad, position, heading):
     car = eqx.tree_at(lambda c: (c.position, c.angle), physics.park(jnp.zeros(2), jnp.zeros(())), (position, heading))
     return touching(tile_geometry(quad[None]), car).touched[:, 0]
+
+
+class TestRules:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def track(cls):
+        track = jit(lambda key: bezier_track(sample_control_points(key=key)))(jax.random.key(1))
+        return jax.tree.map(np.asarray, track)
+
+    def reset(self, track, *, ice=0.0, **rules):
+        env = box2d.RealBlackIce(**rules)
+        return env, env.reset(options={"track": track, "ice": np.full(TILES, ice, bool)})[0]
+
+    def test_standing_still_ends_an_episode(self, track):
+        env, _ = self.reset(track)
+        total, terminated = 0.0, False
+        while not terminated:
+            _, reward, terminated, truncated, _ = env.step([0, 0, 0])
+            total += reward
+            assert not truncated
+        # The tiles under the car are paid in the first frame, then it has a hundred.
+        assert env.frames == 101
+        assert total == pytest.approx(1000 / TILES * env.visited.sum() - 0.1 * 101)
+
+    def test_out_of_bounds(self, track):
+        env, _ = self.reset(track, playfield=1.0)
+        assert env.step([0, 0, 0])[1:4] == (-100, True, False)
+        assert env.frames == 1
+
+    def test_frame_limit(self, track):
+        env, _ = self.reset(track, frame_limit=12, early_stop=False)
+        assert env.step([0, 0, 0])[2:4] == (False, False)
+        assert env.step([0, 0, 0])[2:4] == (False, True)
+        assert env.frames == 12
+
+    def test_a_lap(self, track):
+        env, _ = self.reset(track, lap_complete_percent=0.0)
+        # Reset already touched tile 0, and so by this rule finished the lap.
+        _, _, terminated, _, info = env.step([0, 0, 0])
+        assert terminated
+        assert info["lap_finished"]
+
+    def test_ice_is_felt_but_not_seen(self, track):
+        views, speeds = [], []
+        for ice in (False, True):
+            env, view = self.reset(track, ice=ice, render_mode="state_pixels")
+            views.append(view)
+            env.step([0, 1, 0])
+            speeds.append(np.hypot(*env.state.velocity[0]))
+        np.testing.assert_array_equal(*views)
+        assert views[0].shape == (96, 96, 3)
+        assert speeds[0] > 5
+        assert speeds[1] < 1e-3
+
+    @pytest.mark.parametrize(("rule", "friction"), [("nearest", 1), ("min", 0), ("max", 1), ("mean", 0.5)])
+    def test_a_wheel_on_two_tiles(self, track, rule, friction):
+        env, _ = self.reset(track, ice_rule=rule)
+        wheel = next(wheel for wheel in env.car.wheels if len(wheel.tiles) == 2)
+        tiles = sorted(tile.idx for tile in wheel.tiles)
+        dry = min(tiles, key=lambda tile: box2d._outside(env._tiles[[tile]], wheel.tested_at)[0])
+        env.ice[[tile for tile in tiles if tile != dry]] = True
+        assert env._friction(wheel) == friction
+
+    def test_a_track_is_needed(self):
+        with pytest.raises(SamplrError, match="track"):
+            box2d.RealBlackIce().reset()

@@ -27,8 +27,7 @@ IceRule = Literal["nearest", "min", "max", "mean"]
 """What a wheel finds that touches several tiles: the tile it stands on, the slipperiest, the driest, or their mean."""
 Wheel = Any  # a Box2D body
 
-_IDLE_FRAMES = 100
-_VELOCITY_PASSES, _POSITION_PASSES = 180, 60
+_IDLE_FRAMES, _VELOCITY_PASSES, _POSITION_PASSES = 100, 180, 60
 _COMBINE: dict[str, Callable[[np.ndarray], float]] = {"min": np.min, "max": np.max, "mean": np.mean}
 
 
@@ -100,13 +99,12 @@ class RealBlackIce(car_racing.CarRacing):
         self.world.contactListener_bug_workaround = car_racing.FrictionDetector(self, self.lap_complete_percent)
         self.world.contactListener = self.world.contactListener_bug_workaround
         self.reward, self.tile_visited_count, self.new_lap = 0.0, 0, False
-        self.t, self.frames, self.idle = 0.0, 0, 0
-        self.ice = np.asarray(options["ice"], bool)
+        self.t, self.frames, self.idle, self._paid_tiles = 0.0, 0, 0, 0
+        self.ice = np.array(options["ice"], bool)
         self._lay_track(options["track"])
         _, angle, x, y = self.track[0]
         self.car = RealCar(self.world, angle, x, y, friction=self._friction)
         self._simulate()
-        self._paid_tiles = 0
         return self._observe(), {}
 
     def step(self, action: Sequence[float]) -> tuple[np.ndarray, float, bool, bool, dict]:
@@ -220,7 +218,7 @@ class RealBlackIce(car_racing.CarRacing):
 
 
 def _array(values: list) -> Any:
-    return np.array(values)  # where the annotation asks for one of JAX, which would lose precision
+    return np.array(values)  # where the annotation asks for one of JAX
 
 
 def _strip(centre: np.ndarray, across: np.ndarray, left: float, right: float) -> Float[np.ndarray, "tiles 4 2"]:
