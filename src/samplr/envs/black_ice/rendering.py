@@ -31,6 +31,8 @@ _LANDSCAPE_ROWS = 84
 _OUTLINE = 0.5 / _ZOOM
 # Shrinking takes two levels off every colour.
 _FADE = 2
+# Averages that are whole numbers but for the error of floats are not rounded up.
+_ROUNDING = 1e-3
 
 _Colour = tuple[int, int, int]
 _TILES: tuple[_Colour, ...] = ((102, 102, 102), (104, 104, 104), (107, 107, 107))
@@ -69,11 +71,13 @@ def draw(
         samples: points per pixel, across and down, from 1 (fast, jagged edges) to 4.
     """
     view = _landscape(raster, car, visited, playfield, samples)
-    under = view[_CAR_ROWS, _CAR_COLS]
-    view = view.at[_CAR_ROWS, _CAR_COLS].set(_car_over(under, car))
-    picture = jnp.concatenate([view, _dashboard(car)])
-    # Averages are rounded up, which is nearest to what the simulator's integers do; but not those exact but for floats.
-    return jnp.maximum(jnp.ceil(picture - 1e-3) - _FADE, 0).astype(jnp.uint8)
+    with_car = _faded(_car_over(view[_CAR_ROWS, _CAR_COLS], car))
+    return jnp.concatenate([_faded(view).at[_CAR_ROWS, _CAR_COLS].set(with_car), _faded(_dashboard(car))])
+
+
+def _faded(colours: Float[Array, "rows cols 3"]) -> UInt8[Array, "rows cols 3"]:
+    """What shrinking makes of averages: its integers round them up, nearly, and lose two levels."""
+    return jnp.maximum(jnp.ceil(colours - _ROUNDING) - _FADE, 0).astype(jnp.uint8)
 
 
 # ---- landscape
