@@ -17,7 +17,7 @@ from samplr.envs.icy_road import IcyRoad
 from samplr.envs.icy_road.world import FAST, SLOW, IcyRoadState
 from samplr.envs.spaces import Box, Discrete
 from samplr.errors import SamplrError
-from samplr.grounding import Fictitious, Naive, RealStep, Ungrounded
+from samplr.grounding import Fictitious, Moment, Naive, Ungrounded
 from samplr.posteriors import BernoulliField, Enumerated, Posterior
 from samplr.rollout import collect
 from samplr.student.networks import build_network
@@ -166,15 +166,14 @@ def state_with(bits, position: int, rate: float = 0.5) -> IcyRoadState:
 
 @pytest.fixture(scope="module")
 def transition():
-    """`grounding.transition` with the real step it belongs to, compiled once for each grounding and road."""
+    """`grounding.step`, compiled once for each grounding and road."""
     programs = {}
 
     def of(grounding, state, action=FAST, env=ROAD, seed=0):
         def both(state, action, key):
             step_key, posterior_key = jax.random.split(key)
-            real = env.step(None, state, action, key=step_key)
-            step = RealStep(None, state, action, real, state.ice, None, step_key)
-            return real, grounding.transition(env, step, key=posterior_key)
+            moment = Moment(None, state, action, state.ice, None, step_key)
+            return grounding.step(env, moment, key=posterior_key)
 
         name = (type(grounding), getattr(grounding, "samples", None), type(env))
         program = programs.setdefault(name, jit(both, runs_once=True))

@@ -14,7 +14,8 @@ from samplr.compiling import jit
 from samplr.config import default_config
 from samplr.envs.icy_road import IcyRoad, solution
 from samplr.shift import ShiftMonitor
-from samplr.training import Training, TrainState, build_hyperparameters, memory_warning, repeat
+from samplr.training import Training, TrainState, build_hyperparameters, memory_warning
+from samplr.trees import repeat
 
 UPDATES = 20
 FIRST_SEED = 3
@@ -226,7 +227,7 @@ class TestMemoryWarning:
         assert stats.ttest_ind(with_counts, without, equal_var=False, alternative="greater").pvalue < 0.01
 
 
-def utilities(env: IcyRoad, seeds: int = 8) -> np.ndarray:
+def utilities(env: IcyRoad, seeds: int = 4) -> np.ndarray:
     """The exact utilities of memoryless students after a short training by `samplr` with the expected TD error."""
     training = Training(default_config(env, "samplr", seeds=seeds, gradient_updates=60, fictitious__samples="exact"))
     state, _ = training.advance(training.init(), training.total_updates())

@@ -40,6 +40,8 @@ class StudentConfig:
     """Sizes of the encoder's hidden layers."""
     memory: int = 0
     """Size of the LSTM; 0 for a student without memory."""
+    head: int = 0
+    """Size of a hidden layer before the policy and of another before the value; 0 for none."""
     learning_rate: float = 1e-4
     """Adam's learning rate."""
     adam_epsilon: float = 1e-5
@@ -191,8 +193,9 @@ def validate(config: Config) -> None:
     for name, value in at_least_one.items():
         if value < 1:
             raise SamplrError(f"--{name} must be at least 1, not {value}")
-    if student.memory < 0:
-        raise SamplrError(f"--student.memory must not be negative, and is {student.memory}")
+    for name, size in {"student.memory": student.memory, "student.head": student.head}.items():
+        if size < 0:
+            raise SamplrError(f"--{name} must not be negative, and is {size}")
     shares = {"replay.rate": replay.rate, "replay.fill": replay.fill, "replay.staleness": replay.staleness}
     for name, share in shares.items():
         if not 0 <= share <= 1:

@@ -95,6 +95,8 @@ def evaluate(
     **Returns:** for each condition, `return`, `length` and the environment's own figures of every episode.
     """
 
+    env = env.for_evaluation()
+
     def play(network: ActorCritic, level: Level, key: PRNGKeyArray) -> dict[str, Array]:
         return play_episode(env, network, level, deterministic=deterministic, key=key)
 

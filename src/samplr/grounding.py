@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
+from samplr import trees
 from samplr.envs.api import (
     Aleatoric,
     Environment,
@@ -32,19 +33,18 @@ EXACT = "exact"
 """The number of samples that stands for all of them: the expected TD error under the posterior (M = ∞)."""
 
 
-class RealStep(eqx.Module):
-    """One step of a running episode, as it happened."""
+class Moment(eqx.Module):
+    """Where an episode stands, and what the agent does next."""
 
     world: World
     state: State
     action: Array
-    after: TimeStep
     aleatoric: Aleatoric
     """The θ′ of the episode."""
     belief: Belief
     """The posterior's belief about it, after the history τ."""
     key: PRNGKeyArray
-    """The key the step was taken with, which a fictitious step shares (common random numbers)."""
+    """The step's luck, which real and fictitious steps share (common random numbers)."""
 
 
 class PrimedStep(eqx.Module):
@@ -72,8 +72,8 @@ class Grounding(eqx.Module):
         return None
 
     @abc.abstractmethod
-    def transition(self, env: Environment, step: RealStep, *, key: PRNGKeyArray) -> PrimedStep:
-        """What the student learns from a step."""
+    def step(self, env: Environment, moment: Moment, *, key: PRNGKeyArray) -> tuple[TimeStep, PrimedStep]:
+        """Take the step: what really follows, and what the student learns from."""
 
 
 class Ungrounded(Grounding):
@@ -83,11 +83,14 @@ class Ungrounded(Grounding):
         """The level's own."""
         return level.aleatoric
 
-    def transition(self, env: Environment, step: RealStep, *, key: PRNGKeyArray) -> PrimedStep:
-        """The real transition."""
-        after, one = step.after, jnp.ones(1)
-        observation = jax.tree.map(lambda leaf: leaf[None], after.observation)
-        return PrimedStep(observation, after.reward[None], after.terminated[None], one, jnp.ones(()), step.aleatoric)
+    def step(self, env: Environment, moment: Moment, *, key: PRNGKeyArray) -> tuple[TimeStep, PrimedStep]:
+        """The real transition, for both."""
+        real = env.step(moment.world, moment.state, moment.action, key=moment.key)
+        observation = jax.tree.map(lambda leaf: leaf[None], real.observation)
+        primed = PrimedStep(
+            observation, real.reward[None], real.terminated[None], jnp.ones(1), jnp.ones(()), moment.aleatoric
+        )
+        return real, primed
 
 
 class Naive(Ungrounded):
@@ -121,28 +124,34 @@ class Fictitious(Grounding):
             )
         return env.posterior
 
-    def transition(self, env: Environment, step: RealStep, *, key: PRNGKeyArray) -> PrimedStep:
-        """Redraw what is unrevealed, take the same action with the same key, and look."""
+    def step(self, env: Environment, moment: Moment, *, key: PRNGKeyArray) -> tuple[TimeStep, PrimedStep]:
+        """Redraw what is unrevealed, and take the same action with the same key in every version of the state."""
         assert isinstance(env, GroundedEnvironment)
-        posterior, evidence = env.posterior, env.evidence(step.state)
+        versions, weight, met = self._versions(env, moment, key=key)
+        states = jax.vmap(lambda version: env.substitute(moment.state, version))(versions)
+        # The real state goes first, so that all are one batch for the simulator.
+        states = trees.prepend(moment.state, states)
+        steps = jax.vmap(lambda state: env.step(moment.world, state, moment.action, key=moment.key))(states)
+        real = jax.tree.map(lambda leaf: leaf[0], steps)
+        primed = jax.tree.map(lambda leaf: leaf[1:], steps)
+        matched = jnp.sum(weight * jax.vmap(lambda step: _same_transition(step, real))(primed))
+        return real, PrimedStep(primed.observation, primed.reward, primed.terminated, weight, matched, met)
+
+    def _versions(
+        self, env: GroundedEnvironment, moment: Moment, *, key: PRNGKeyArray
+    ) -> tuple[Aleatoric, Float[Array, " m"], Aleatoric]:
+        """The θ′ to average over, their weights, and one of them as the posterior draws it."""
+        posterior, evidence = env.posterior, env.evidence(moment.state)
 
         def draw(draw_key: PRNGKeyArray) -> Aleatoric:
-            return posterior.sample(step.belief, evidence, key=draw_key)
+            return posterior.sample(moment.belief, evidence, key=draw_key)
 
         if self.samples == EXACT:
-            versions, weight = posterior.support(step.belief, evidence)
-            met = draw(key)
-        else:
-            versions = jax.vmap(draw)(jax.random.split(key, int(self.samples)))
-            weight = jnp.full(int(self.samples), 1 / int(self.samples))
-            met = jax.tree.map(lambda leaf: leaf[0], versions)
-
-        def fictitious_step(version: Aleatoric) -> TimeStep:
-            return env.step(step.world, env.substitute(step.state, version), step.action, key=step.key)
-
-        steps = jax.vmap(fictitious_step)(versions)
-        matched = jax.vmap(lambda fictitious: _same_transition(fictitious, step.after))(steps)
-        return PrimedStep(steps.observation, steps.reward, steps.terminated, weight, jnp.sum(weight * matched), met)
+            versions, weight = posterior.support(moment.belief, evidence)
+            return versions, weight, draw(key)
+        samples = int(self.samples)
+        versions = jax.vmap(draw)(jax.random.split(key, samples))
+        return versions, jnp.full(samples, 1 / samples), jax.tree.map(lambda leaf: leaf[0], versions)
 
 
 def _same_transition(a: TimeStep, b: TimeStep) -> Bool[Array, ""]:

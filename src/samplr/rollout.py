@@ -4,16 +4,16 @@ A rollout begins with a reset of every worker on the level it was given; an epis
 same level, with the θ′ that the grounding says.
 """
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
+from samplr import trees
 from samplr.envs.api import Aleatoric, Environment, Level, State, World
-from samplr.grounding import Grounding, RealStep
+from samplr.grounding import Grounding, Moment
 from samplr.posteriors import Belief
+from samplr.student.distributions import Policy
 from samplr.student.networks import ActorCritic, Memory
 
 
@@ -50,8 +50,8 @@ class Rollout(eqx.Module):
         return self.terminated | self.truncated
 
 
-class Worker(eqx.Module):
-    """One running episode."""
+class Episode(eqx.Module):
+    """One running episode, before the student has looked at the observation."""
 
     state: State
     observation: PyTree
@@ -60,6 +60,16 @@ class Worker(eqx.Module):
     aleatoric: Aleatoric
     start: Bool[Array, ""]
     episode_return: Float[Array, ""]
+
+
+class Worker(eqx.Module):
+    """An episode, and what the student makes of its observation."""
+
+    episode: Episode
+    policy: Policy
+    value: Float[Array, ""]
+    memory: Memory
+    """What the next observation continues from."""
 
 
 def collect(
@@ -84,7 +94,8 @@ def collect(
     worlds = jax.vmap(env.build, axis_size=workers)(levels.layout)
 
     def begin_one(level: Level, world: World, worker_key: PRNGKeyArray) -> Worker:
-        return begin(env, grounding, network, level, world, key=worker_key)
+        episode = begin(env, grounding, network, level, world, key=worker_key)
+        return Worker(episode, *network(episode.observation, episode.memory))
 
     def advance_one(level: Level, world: World, worker: Worker, worker_key: PRNGKeyArray) -> tuple[Worker, Rollout]:
         return advance(env, grounding, network, level, world, worker, key=worker_key)
@@ -106,13 +117,13 @@ def begin(
     world: World,
     *,
     key: PRNGKeyArray,
-) -> Worker:
+) -> Episode:
     """Reset one worker on its level."""
     aleatoric_key, reset_key = jax.random.split(key)
     aleatoric = grounding.aleatoric(env, level, key=aleatoric_key)
     state, observation = env.reset(world, aleatoric, key=reset_key)
     posterior = grounding.posterior(env)
-    return Worker(
+    return Episode(
         state=state,
         observation=observation,
         memory=network.initial_memory(),
@@ -138,40 +149,40 @@ def advance(
     **Returns:** the worker after the step, reset where the episode ended, and the step's row of the rollout.
     """
     action_key, step_key, posterior_key, restart_key = jax.random.split(key, 4)
-    policy, value, memory = network(worker.observation, worker.memory)
-    raw = policy.sample(key=action_key)
+    episode, posterior = worker.episode, grounding.posterior(env)
+    raw = worker.policy.sample(key=action_key)
     action = network.action_space.decode(raw)
-    real = env.step(world, worker.state, action, key=step_key)
-    step = RealStep(world, worker.state, action, real, worker.aleatoric, worker.belief, step_key)
-    primed = grounding.transition(env, step, key=posterior_key)
-    episode_return = worker.episode_return + real.reward
+    moment = Moment(world, episode.state, action, episode.aleatoric, episode.belief, step_key)
+    real, primed = grounding.step(env, moment, key=posterior_key)
+    total = episode.episode_return + real.reward
+    belief = episode.belief
+    if posterior is not None:
+        belief = posterior.update(belief, real.observation, action, real.done)
+    going_on = Episode(real.state, real.observation, worker.memory, belief, episode.aleatoric, jnp.array(False), total)
+    restarted = begin(env, grounding, network, level, world, key=restart_key)
+    after = trees.where(real.done, restarted, going_on)
+    # The next observation goes first, so that all are one batch for the network.
+    memory = trees.repeat(worker.memory, primed.reward.shape[0])
+    seen = trees.prepend((after.observation, after.memory), (primed.observation, memory))
+    policy, value, memory = jax.vmap(network)(*seen)
     row = Rollout(
-        observation=worker.observation,
+        observation=episode.observation,
         action=raw,
-        log_prob=policy.log_prob(raw),
-        value=value,
-        start=worker.start,
+        log_prob=worker.policy.log_prob(raw),
+        value=worker.value,
+        start=episode.start,
         reward=real.reward,
         terminated=real.terminated,
         truncated=real.truncated,
         primed_reward=primed.reward,
         primed_terminated=primed.terminated,
-        primed_value=jax.vmap(lambda o: network(o, memory)[1])(primed.observation),
+        primed_value=value[1:],
         primed_weight=primed.weight,
         matched=primed.matched,
-        episode_return=episode_return,
+        episode_return=total,
         metrics=real.metrics,
-        real_summaries=env.summaries(worker.aleatoric),
+        real_summaries=env.summaries(episode.aleatoric),
         met_summaries=env.summaries(primed.aleatoric),
     )
-    posterior = grounding.posterior(env)
-    belief = worker.belief
-    if posterior is not None:
-        belief = posterior.update(belief, real.observation, action, real.done)
-    going_on = Worker(real.state, real.observation, memory, belief, worker.aleatoric, jnp.array(False), episode_return)
-    restarted = begin(env, grounding, network, level, world, key=restart_key)
-    return _where(real.done, restarted, going_on), row
-
-
-def _where(condition: Bool[Array, ""], a: Any, b: Any) -> Any:
-    return jax.tree.map(lambda x, y: jnp.where(condition, x, y), a, b)
+    policy, memory = jax.tree.map(lambda leaf: leaf[0], (policy, memory))
+    return Worker(after, policy, value[0], memory), row

@@ -15,7 +15,7 @@ from jaxtyping import PRNGKeyArray, PyTree
 from samplr.compiling import jit
 from samplr.envs.api import Environment, GroundedEnvironment, Level, State, TimeStep, World
 from samplr.errors import SamplrError
-from samplr.grounding import Fictitious, RealStep
+from samplr.grounding import Fictitious, Moment
 from samplr.student.distributions import policy_from, policy_outputs
 
 MAX_STEPS = 64
@@ -125,7 +125,8 @@ def _check_shapes(env: Environment) -> None:
     kinds = [[(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(tree)] for tree in (state, after.state)]
     same = kinds[0] == kinds[1] and str(jax.tree.structure(state)) == str(jax.tree.structure(after.state))
     _require(same, "step changes the structure, shapes or types of the state")
-    declared, seen = env.observation_space.shape, after.observation.shape
+    declared = jax.tree.map(lambda box: box.shape, env.observation_space)
+    seen = jax.tree.map(lambda leaf: leaf.shape, after.observation)
     _require(seen == declared, f"an observation has shape {seen}, and observation_space says {declared}")
     for name in ("terminated", "truncated"):
         flag = getattr(after, name)
@@ -178,9 +179,8 @@ def _grounded_pairs(
     swapped = env.substitute(state, env.sample_aleatoric(level.layout, key=jax.random.fold_in(key, 1)))
 
     def fictitious(state: State) -> PyTree:
-        after = env.step(world, state, action, key=key)
-        step = RealStep(world, state, action, after, level.aleatoric, posterior.init(), key)
-        primed = Fictitious(2).transition(env, step, key=key)
+        moment = Moment(world, state, action, level.aleatoric, posterior.init(), key)
+        _, primed = Fictitious(2).step(env, moment, key=key)
         return primed.observation, primed.reward, primed.terminated, primed.aleatoric
 
     return {

@@ -17,6 +17,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
+from samplr import trees
 from samplr.compiling import jit
 from samplr.config import Config, validate
 from samplr.envs.api import Environment, GroundedEnvironment, Level
@@ -100,7 +101,7 @@ class Training:
         self.grounding.posterior(self.env)
         jax.eval_shape(self._build_network, jax.random.key(0))
         self.monitor = ShiftMonitor.of(self.env)
-        self.hyperparameters = hyperparameters or repeat(build_hyperparameters(config), config.seeds)
+        self.hyperparameters = hyperparameters or trees.repeat(build_hyperparameters(config), config.seeds)
         self._advance = jit(self._advance_uncompiled, donate_argnums=1)
 
     @property
@@ -129,7 +130,7 @@ class Training:
     def empty_shift(self) -> ShiftCounts:
         """What no update at all has met, for every run."""
         zeros = jax.tree.map(jnp.zeros_like, self.monitor.reference)
-        return repeat(ShiftCounts(zeros, zeros, jnp.zeros(())), self.config.seeds)
+        return trees.repeat(ShiftCounts(zeros, zeros, jnp.zeros(())), self.config.seeds)
 
     @property
     def steps_per_update(self) -> int:
@@ -154,7 +155,7 @@ class Training:
 
     def _build_network(self, key: PRNGKeyArray) -> ActorCritic:
         student = self.config.student
-        return build_network(self.env, student.encoder, student.hidden, student.memory, key=key)
+        return build_network(self.env, student.encoder, student.hidden, student.memory, student.head, key=key)
 
     def _init_run(self, hyperparameters: Hyperparameters, key: PRNGKeyArray) -> RunState:
         network_key, run_key = jax.random.split(key)
@@ -300,11 +301,6 @@ def build_teacher(config: Config) -> Teacher:
         score=score_named(replay.score, config.env),
         robust=config.teacher == "robust_plr",
     )
-
-
-def repeat(tree: PyTree, count: int) -> PyTree:
-    """The same for every run: arrays gain a leading axis."""
-    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count, *jnp.shape(leaf))), tree)
 
 
 def memory_warning(config: Config) -> str | None:

@@ -182,7 +182,7 @@ def network() -> ActorCritic:
     actor, critic = (eqx.nn.Linear(1, outputs, key=key) for outputs in (2, 1))
     actor = eqx.tree_at(lambda x: (x.weight, x.bias), actor, (jnp.array([[0.3], [-0.1]]), jnp.zeros(2)))
     critic = eqx.tree_at(lambda x: (x.weight, x.bias), critic, (jnp.array([[1.0]]), jnp.zeros(1)))
-    return ActorCritic(MLPEncoder(1, (), key=key), None, actor, critic, Discrete(2))
+    return ActorCritic(MLPEncoder(1, (), key=key), None, None, None, actor, critic, Discrete(2))
 
 
 def rollout_on(network: ActorCritic, *, value: float = 0.0) -> Any:

@@ -8,7 +8,10 @@ import sys
 from samplr.envs.api import Environment
 from samplr.errors import SamplrError, UnknownNameError
 
-ENVIRONMENTS = {"icy_road": "samplr.envs.icy_road:IcyRoad"}
+ENVIRONMENTS = {
+    "icy_road": "samplr.envs.icy_road:IcyRoad",
+    "black_ice": "samplr.envs.black_ice:BlackIce",
+}
 """The worlds that come with samplr: name and import path."""
 
 

@@ -86,8 +86,8 @@ class Environment(eqx.Module):
 
     @property
     @abc.abstractmethod
-    def observation_space(self) -> Box:
-        """The shape of an observation."""
+    def observation_space(self) -> Box | Mapping[str, Box]:
+        """The shape of an observation, or of each of its named parts."""
 
     @property
     @abc.abstractmethod
@@ -113,6 +113,10 @@ class Environment(eqx.Module):
     @abc.abstractmethod
     def step(self, world: World, state: State, action: Array, *, key: PRNGKeyArray) -> TimeStep:
         """Take one step; never resets."""
+
+    def for_evaluation(self) -> "Environment":
+        """This world under the rules that students are evaluated by, where those differ from training."""
+        return self
 
     def sample_level(self, *, key: PRNGKeyArray) -> Level:
         """Draw a whole level from the ground truth."""

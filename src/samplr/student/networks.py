@@ -46,6 +46,8 @@ class ActorCritic(eqx.Module):
 
     encoder: Encoder
     cell: eqx.nn.LSTMCell | None
+    actor_hidden: eqx.nn.Linear | None
+    critic_hidden: eqx.nn.Linear | None
     actor: eqx.nn.Linear
     critic: eqx.nn.Linear
     action_space: ActionSpace = eqx.field(static=True)
@@ -91,7 +93,13 @@ class ActorCritic(eqx.Module):
         return memory[0], memory
 
     def _heads(self, features: Array) -> tuple[Policy, Float[Array, ""]]:
-        return policy_from(self.actor(features), self.action_space), self.critic(features)[0]
+        acting = _through(self.actor_hidden, features)
+        judging = _through(self.critic_hidden, features)
+        return policy_from(self.actor(acting), self.action_space), self.critic(judging)[0]
+
+
+def _through(layer: eqx.nn.Linear | None, features: Array) -> Array:
+    return features if layer is None else jax.nn.relu(layer(features))
 
 
 def orthogonal(inputs: int, outputs: int, *, gain: float, key: PRNGKeyArray) -> eqx.nn.Linear:
@@ -109,7 +117,13 @@ def first_observation(env: Environment, *, key: PRNGKeyArray) -> PyTree:
 
 
 def build_network(
-    env: Environment, encoder: str, hidden: tuple[int, ...], memory_size: int, *, key: PRNGKeyArray
+    env: Environment,
+    encoder: str,
+    hidden: tuple[int, ...],
+    memory_size: int,
+    head: int = 0,
+    *,
+    key: PRNGKeyArray,
 ) -> ActorCritic:
     """Build a student's network for an environment.
 
@@ -118,6 +132,7 @@ def build_network(
     - `encoder`: `mlp`, or one of the environment's own encoders.
     - `hidden`: sizes of the encoder's hidden layers.
     - `memory_size`: size of the LSTM, or 0 for a student without memory.
+    - `head`: size of a hidden layer before the policy and of another before the value, or 0 for none.
     """
     encoder_key, cell_key, actor_key, critic_key = jax.random.split(key, 4)
     observation = jax.eval_shape(lambda key: first_observation(env, key=key), key)
@@ -131,8 +146,15 @@ def build_network(
     encode = known[encoder](hidden=hidden, key=encoder_key)
     features = jax.eval_shape(encode, observation).size
     cell = eqx.nn.LSTMCell(features, memory_size, key=cell_key) if memory_size else None
-    features = memory_size or features
-    outputs = policy_outputs(env.action_space)
-    actor = orthogonal(features, outputs, gain=POLICY_HEAD_GAIN, key=actor_key)
+    inputs_of_heads = memory_size or features
+
+    def before(head_key: PRNGKeyArray) -> eqx.nn.Linear | None:
+        # Folded in, so that a network without such layers begins as it always did.
+        key = jax.random.fold_in(head_key, 1)
+        return orthogonal(inputs_of_heads, head, gain=2**0.5, key=key) if head else None
+
+    actor_hidden, critic_hidden = before(actor_key), before(critic_key)
+    features = head or inputs_of_heads
+    actor = orthogonal(features, policy_outputs(env.action_space), gain=POLICY_HEAD_GAIN, key=actor_key)
     critic = orthogonal(features, 1, gain=1.0, key=critic_key)
-    return ActorCritic(encode, cell, actor, critic, env.action_space)
+    return ActorCritic(encode, cell, actor_hidden, critic_hidden, actor, critic, env.action_space)

@@ -124,7 +124,7 @@ class PPO(eqx.Module):
                 parameters
             )
             updates, opt_state = self.optimizer().update(gradient, opt_state)
-            losses = eqx.tree_at(lambda x: x.gradient_norm, losses, optax.global_norm(gradient))
+            losses = eqx.tree_at(lambda x: x.gradient_norm, losses, optax.tree.norm(gradient))
             return (optax.apply_updates(parameters, updates), opt_state), losses
 
         def epoch(carry: Any, epoch_key: PRNGKeyArray) -> tuple[Any, Losses]:

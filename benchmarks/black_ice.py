@@ -1,0 +1,135 @@
+"""Where the time of training on black ice goes: `python benchmarks/black_ice.py --runs 10`.
+
+Prints agent-steps per second with learning, compile time apart, for SAMPLR and PLR⊥ in one go, and what the parts of
+an update cost when each is run alone.
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from samplr.config import default_config
+from samplr.envs.black_ice import BlackIce
+from samplr.envs.black_ice.driving import drive
+from samplr.grounding import Fictitious
+from samplr.rollout import collect
+from samplr.training import Training
+
+
+def seconds(function: Callable[..., Any], *arguments: Any, repeats: int = 3) -> float:
+    """The best of a few timings of a compiled function, the first call apart."""
+    jax.block_until_ready(function(*arguments))
+    timings = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        jax.block_until_ready(function(*arguments))
+        timings.append(time.perf_counter() - began)
+    return min(timings)
+
+
+def training_speed(method: str, runs: int, updates: int) -> float:
+    """Agent-steps per second with learning."""
+    training = Training(default_config("black_ice", method, seeds=runs, replay__fill=0.05))
+    state = training.init()
+    began = time.perf_counter()
+    training.compile(state)
+    compiled = time.perf_counter() - began
+    state, _ = jax.block_until_ready(training.advance(state, 4))
+    # The coin of the schedule decides which updates learn: count them, so that methods are compared at equal shares.
+    began = time.perf_counter()
+    state, _ = jax.block_until_ready(training.advance(state, updates))
+    passed = time.perf_counter() - began
+    learned = training.gradient_updates(4 + updates)
+    speed = updates * training.steps_per_update * runs / passed
+    print(
+        f"{method} × {runs}: {speed:,.0f} agent-steps/s, {passed / updates * 1e3:.1f} ms per update, "
+        f"{learned[-1] - learned[3]} of {updates} updates learned, compiled in {compiled:.0f} s",
+        flush=True,
+    )
+    return speed
+
+
+def parts(runs: int) -> None:
+    """What the parts of one update cost, each compiled alone."""
+    config = default_config("black_ice", "samplr", seeds=runs)
+    env: BlackIce = config.env
+    training = Training(config)
+    state = training.init()
+    copies = runs * config.workers
+    keys = jax.random.split(jax.random.key(0), copies)
+    levels = jax.jit(jax.vmap(lambda key: env.sample_level(key=key)))(keys)
+    build = jax.jit(jax.vmap(env.build))
+    worlds = build(levels.layout)
+    drives = worlds.start
+    actions = jnp.broadcast_to(jnp.array([0.0, 0.2, 0.0]), (copies, 3))
+
+    def over_steps(one: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        return lambda carry: jax.lax.fori_loop(0, config.rollout, lambda _, now: one(now), carry)
+
+    def physics(world: Any, icy: Any, action: Any, now: Any) -> Any:
+        return drive(world.road, now, action, icy, env.rules, env.ice_rule)[0]
+
+    driving = jax.jit(
+        lambda worlds, bits, actions, drives: over_steps(lambda now: jax.vmap(physics)(worlds, bits, actions, now))(
+            drives
+        )
+    )
+
+    def look(worlds: Any, drives: Any) -> Any:
+        def one(carry: Any) -> Any:
+            drives, seen = carry
+            views = jax.vmap(env._view)(worlds.road, worlds.raster, drives)
+            moved = eqx.tree_at(lambda d: d.car.angle, drives, drives.car.angle + 0.01)
+            return moved, seen + jnp.sum(views, dtype=jnp.uint32)
+
+        return over_steps(one)((drives, jnp.uint32(0)))
+
+    def forward(networks: Any, views: Any) -> Any:
+        def one(seen: Any) -> Any:
+            policy, value, _ = jax.vmap(jax.vmap(lambda n, v: n(v, None), in_axes=(None, 0)))(
+                networks, views + (seen > 1e9).astype(jnp.uint8)
+            )
+            return jnp.sum(value) + jnp.sum(policy.alpha)
+
+        return over_steps(one)(jnp.zeros(()))
+
+    views = jnp.broadcast_to(worlds.first_view.reshape(runs, -1, 96, 96, 3), (runs, config.workers, 96, 96, 3))
+    print(f"parts of an update of {runs} runs ({copies} copies, {config.rollout} steps):")
+    print(f"  sample levels {1e3 * seconds(jax.jit(jax.vmap(lambda key: env.sample_level(key=key))), keys):.1f} ms")
+    print(f"  build worlds  {1e3 * seconds(build, levels.layout):.1f} ms", flush=True)
+    print(
+        f"  drive, once   {1e3 * seconds(driving, worlds, levels.aleatoric.bits, actions, drives):.1f} ms", flush=True
+    )
+    print(f"  look, once    {1e3 * seconds(jax.jit(look), worlds, drives):.1f} ms", flush=True)
+    print(f"  network, once {1e3 * seconds(jax.jit(forward), state.runs.network, views):.1f} ms", flush=True)
+    by_run = jax.tree.map(lambda leaf: leaf.reshape(runs, config.workers, *leaf.shape[1:]), levels)
+    play = jax.jit(
+        jax.vmap(lambda n, levels, key: collect(env, Fictitious(1), n, levels, config.rollout, key=key).primed_value)
+    )
+    run_keys = jax.random.split(jax.random.key(1), runs)
+    print(f"  rollout, whole {1e3 * seconds(play, state.runs.network, by_run, run_keys):.1f} ms", flush=True)
+
+
+def main() -> None:
+    """Measure."""
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--runs", type=int, default=1)
+    arguments.add_argument("--updates", type=int, default=20)
+    arguments.add_argument("--parts", action="store_true")
+    chosen = arguments.parse_args()
+    device = jax.devices()[0]
+    print(f"black ice on {device.device_kind} ({device.platform})", flush=True)
+    if chosen.parts:
+        parts(chosen.runs)
+    samplr = training_speed("samplr", chosen.runs, chosen.updates)
+    robust = training_speed("robust_plr", chosen.runs, chosen.updates)
+    print(f"cost of SAMPLR : PLR⊥ = {robust / samplr:.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,277 @@
+"""Black-Ice Car Racing: drive a circuit on which some tiles are icy, which nobody can see.
+
+A level is a track and its ice (θ′): every tile is icy with probability q ~ Beta(1, 15). A wheel on ice has no grip.
+The driver sees the road from above as in gymnasium's CarRacing, and each action lasts eight frames.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt8
+
+from samplr.envs.api import Encoder, GroundedEnvironment, Level, LevelSampler, Suite, TimeStep
+from samplr.envs.black_ice.circuits import CIRCUIT_PLAYFIELD, CIRCUITS, Circuit
+from samplr.envs.black_ice.contacts import tile_geometry
+from samplr.envs.black_ice.driving import Drive, Road, Rules, begin, drive
+from samplr.envs.black_ice.ice import IceRule
+from samplr.envs.black_ice.networks import LINEAGE_KERNELS, PAPER_KERNELS, CarEncoder
+from samplr.envs.black_ice.raster import Raster, rasterise
+from samplr.envs.black_ice.rendering import draw
+from samplr.envs.black_ice.tracks import (
+    PLAYFIELD,
+    TILES,
+    Track,
+    bezier_track,
+    sample_control_points,
+    track_along,
+)
+from samplr.envs.spaces import Box
+from samplr.errors import LevelError, SamplrError
+from samplr.posteriors import BernoulliEvidence, BernoulliField, BetaBernoulli
+
+EVALUATED_RATES = (0.0, 0.2, 0.4, 0.6, 0.8)
+VALIDATION_CIRCUITS, VALIDATION_RATE = ("Italy", "Singapore", "Germany"), 0.2
+
+# Half the side of the square that is drawn: the widest of the tracks, with its kerbs and what is seen beside them.
+_BEZIER_EXTENT, _CIRCUIT_EXTENT = 200.0, 412.0
+
+
+class ControlPoints(eqx.Module):
+    """The layout of a training level: a random loop."""
+
+    points: Float[Array, "12 2"]
+
+
+class CircuitLayout(eqx.Module):
+    """The layout of a level on a given centre line."""
+
+    centre: Float[Array, "tiles 2"]
+    frame_limit: Int[Array, ""]
+
+
+class TrackWorld(eqx.Module):
+    """A track, prepared for driving and drawing."""
+
+    track: Track
+    road: Road
+    raster: Raster
+    start: Drive
+    """The beginning of every episode: it depends on the layout alone."""
+    first_view: UInt8[Array, "96 96 3"]
+
+
+class BlackIceState(eqx.Module):
+    """The drive, the ice under it, and the views before the current one where views are stacked."""
+
+    drive: Drive
+    ice: BernoulliField
+    views: UInt8[Array, "96 96 channels"]
+    """What the driver sees now."""
+
+
+class BlackIce(GroundedEnvironment):
+    """The paper's main experiment."""
+
+    alpha: float = 1.0
+    """The ice rate is drawn from Beta(alpha, beta)."""
+    beta: float = 15.0
+    """The ice rate is drawn from Beta(alpha, beta)."""
+    ice_rule: IceRule = "nearest"
+    """How a wheel on several tiles combines them: `nearest`, `min`, `max` or `mean` friction."""
+    tiles_per_draw: int = 1
+    """How many consecutive tiles share one draw of ice."""
+    frame_stack: int = 1
+    """How many views, one per action, the driver sees at once."""
+    show_evidence: bool = False
+    """Whether the driver is told how many icy and dry tiles have acted on its wheels."""
+    rules: Rules = Rules()
+    """What an episode pays, and when it ends."""
+    cell: float = 0.5
+    """Side of the cells in which the road is drawn before the driver looks at it, in u."""
+    smoothing: int = 2
+    """Points per pixel, along and across, that the driver's view is averaged over."""
+
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "student.encoder": "paper",
+        "student.hidden": (),
+        "student.head": 100,
+        "steps": 5_000_000,
+    }
+
+    def __check_init__(self) -> None:
+        for name in ("tiles_per_draw", "frame_stack", "smoothing"):
+            if getattr(self, name) < 1:
+                raise SamplrError(f"black ice needs a {name} of at least 1, not {getattr(self, name)}")
+
+    @property
+    def observation_space(self) -> Box | dict[str, Box]:
+        """The view from above, newest last; with the evidence, a mapping of both."""
+        view = Box((96, 96, 3 * self.frame_stack), 0.0, 255.0)
+        return {"view": view, "evidence": Box((2,), 0.0)} if self.show_evidence else view
+
+    @property
+    def action_space(self) -> Box:
+        """Steering (−1 left to 1 right), gas and brake."""
+        return Box((3,), (-1.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+
+    @property
+    def posterior(self) -> BetaBernoulli:
+        """Beta–Bernoulli over the tiles whose ice has acted on a wheel."""
+        return BetaBernoulli(self.alpha, self.beta)
+
+    @property
+    def observation_is_sufficient(self) -> bool:
+        """The counts are all that the history tells about the rate."""
+        return self.show_evidence
+
+    def for_evaluation(self) -> "BlackIce":
+        """The same world, scored as gymnasium does: no early stop, and leaving the playfield costs 100."""
+        rules = dataclasses.replace(self.rules, out_of_bounds_reward=-100.0, idle_limit=0)
+        return dataclasses.replace(self, rules=rules)
+
+    def sample_layout(self, *, key: PRNGKeyArray) -> ControlPoints:
+        """A random Bézier loop."""
+        return ControlPoints(sample_control_points(key=key))
+
+    def sample_aleatoric(self, layout: ControlPoints | CircuitLayout, *, key: PRNGKeyArray) -> BernoulliField:
+        """Draw the rate, then the ice."""
+        return self.posterior.sample_prior(self._draws(layout), key=key)
+
+    def build(self, layout: ControlPoints | CircuitLayout) -> TrackWorld:
+        """Cut the road into tiles, draw it, and put the car at its start."""
+        if isinstance(layout, CircuitLayout):
+            track, extent, playfield, frame_limit = (
+                track_along(layout.centre),
+                _CIRCUIT_EXTENT,
+                CIRCUIT_PLAYFIELD,
+                layout.frame_limit,
+            )
+        else:
+            track, extent, playfield = bezier_track(layout.points), _BEZIER_EXTENT, PLAYFIELD
+            frame_limit = jnp.int32(self.rules.frame_limit)
+        tiles = tile_geometry(track.tiles)
+        road = Road(tiles, jnp.float32(playfield), frame_limit)
+        raster = rasterise(track, cell=self.cell, extent=extent)
+        start = begin(track, tiles, self.rules, self.ice_rule)
+        return TrackWorld(track, road, raster, start, self._view(road, raster, start))
+
+    def reset(self, world: TrackWorld, aleatoric: BernoulliField, *, key: PRNGKeyArray) -> tuple[BlackIceState, Any]:
+        """Begin at the start, at rest."""
+        state = BlackIceState(world.start, aleatoric, jnp.tile(world.first_view, (1, 1, self.frame_stack)))
+        return state, self.observe(world, state)
+
+    def step(
+        self, world: TrackWorld, state: BlackIceState, action: Float[Array, "3"], *, key: PRNGKeyArray
+    ) -> TimeStep:
+        """Hold an action for some frames, then look."""
+        icy = self._icy_tiles(state.ice, state.drive)
+        after, reward = drive(world.road, state.drive, action, icy, self.rules, self.ice_rule)
+        view = self._view(world.road, world.raster, after)
+        driven = BlackIceState(after, state.ice, jnp.concatenate([state.views[..., 3:], view], axis=-1))
+        return TimeStep(
+            state=driven,
+            observation=self.observe(world, driven),
+            reward=reward,
+            terminated=after.terminated,
+            truncated=~after.terminated & (after.frame >= world.road.frame_limit),
+            metrics={
+                "visited": jnp.mean(after.visited, dtype=jnp.float32),
+                "icy_share": jnp.sum(after.visited & icy) / jnp.sum(after.visited),
+                "lap": after.lap.astype(jnp.float32),
+            },
+        )
+
+    def observe(self, world: TrackWorld, state: BlackIceState) -> Any:
+        """What the driver sees, and the counts where it is told them; never the ice."""
+        if not self.show_evidence:
+            return state.views
+        evidence = self.evidence(state)
+        icy = jnp.sum(evidence.values, dtype=jnp.float32)
+        dry = jnp.sum(evidence.revealed, dtype=jnp.float32) - icy
+        return {"view": state.views, "evidence": jnp.stack([icy, dry])}
+
+    def evidence(self, state: BlackIceState) -> BernoulliEvidence:
+        """The draws of which a tile has acted on a wheel."""
+        revealed = state.drive.revealed
+        if self.tiles_per_draw > 1:
+            draws = state.ice.bits.size
+            padded = jnp.pad(revealed, (0, draws * self.tiles_per_draw - revealed.size))
+            revealed = jnp.any(padded.reshape(draws, self.tiles_per_draw), axis=1)
+        return BernoulliEvidence(revealed, state.ice.bits & revealed)
+
+    def substitute(self, state: BlackIceState, aleatoric: BernoulliField) -> BlackIceState:
+        """Swap the ice that has not acted yet; the car keeps its place and motion."""
+        bits = jnp.where(self.evidence(state).revealed, state.ice.bits, aleatoric.bits)
+        return BlackIceState(state.drive, BernoulliField(aleatoric.rate, bits), state.views)
+
+    def identity(self, level: Level) -> tuple[Any, Bool[Array, " draws"]]:
+        """Track and ice: the ice's rate only says where it came from."""
+        return level.layout, level.aleatoric.bits
+
+    def summaries(self, aleatoric: BernoulliField) -> dict[str, Float[Array, ""]]:
+        """The share of the track that is icy."""
+        return {"ice": jnp.mean(aleatoric.bits, dtype=jnp.float32)}
+
+    def encoders(self) -> Mapping[str, Any]:
+        """`paper` as the paper states its kernels, `lineage` as the code it grew from has them."""
+
+        def of(kernels: tuple[tuple[int, int], ...]) -> Any:
+            def encoder(hidden: tuple[int, ...], key: PRNGKeyArray) -> Encoder:
+                return CarEncoder(3 * self.frame_stack, kernels, key=key)
+
+            return encoder
+
+        return {"paper": of(PAPER_KERNELS), "lineage": of(LINEAGE_KERNELS)}
+
+    def suites(self) -> Mapping[str, Suite]:
+        """New random tracks; the three circuits that settings are chosen by; and the F1 benchmark."""
+        validation = {name: self.on_circuit(CIRCUITS[name], rate=VALIDATION_RATE) for name in VALIDATION_CIRCUITS}
+        f1 = {name: self.on_circuit(circuit) for name, circuit in CIRCUITS.items()}
+        for rate in EVALUATED_RATES:
+            f1 |= {f"{name} q={rate:g}": self.on_circuit(circuit, rate=rate) for name, circuit in CIRCUITS.items()}
+        return {**super().suites(), "validation": validation, "f1": f1}
+
+    def on_circuit(self, circuit: Circuit, rate: float | None = None) -> LevelSampler:
+        """Levels on a circuit, with ice at a given rate or as the ground truth has it."""
+        layout = CircuitLayout(jnp.asarray(circuit.points, jnp.float32), jnp.int32(circuit.frame_limit))
+
+        def sample(key: PRNGKeyArray) -> Level:
+            if rate is None:
+                return Level(layout, self.sample_aleatoric(layout, key=key))
+            bits = jax.random.bernoulli(key, rate, (self._draws(layout),))
+            return Level(layout, BernoulliField(jnp.float32(rate), bits))
+
+        return sample
+
+    def validate(self, level: Level) -> None:
+        """Check shapes and ranges; a level may be a random loop or a circuit."""
+        super().validate(level)
+        points = np.asarray(level.layout.points)
+        if not np.isfinite(points).all() or points.min() < 0 or points.max() > 1:
+            raise LevelError("the level's layout.points must lie in the unit square")
+        if not 0 <= float(level.aleatoric.rate) <= 1:
+            raise LevelError(f"the level's aleatoric.rate is {float(level.aleatoric.rate):g}, not in [0, 1]")
+
+    def render(self, world: TrackWorld, state: BlackIceState) -> UInt8[np.ndarray, "height width 3"]:
+        """The road from above, with the ice that the driver cannot see."""
+        from samplr.envs.black_ice.picture import picture
+
+        icy = self._icy_tiles(state.ice, state.drive)
+        return picture(world.track, state.drive.car, np.asarray(icy), np.asarray(state.drive.visited))
+
+    def _draws(self, layout: ControlPoints | CircuitLayout) -> int:
+        tiles = layout.centre.shape[0] if isinstance(layout, CircuitLayout) else TILES
+        return -(-tiles // self.tiles_per_draw)
+
+    def _icy_tiles(self, ice: BernoulliField, drive: Drive) -> Bool[Array, " tiles"]:
+        if self.tiles_per_draw == 1:
+            return ice.bits
+        return jnp.repeat(ice.bits, self.tiles_per_draw)[: drive.visited.size]
+
+    def _view(self, road: Road, raster: Raster, drive: Drive) -> UInt8[Array, "96 96 3"]:
+        return draw(raster, drive.car, drive.visited, road.playfield, samples=self.smoothing)
