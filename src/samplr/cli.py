@@ -22,6 +22,7 @@ samplr: reinforcement learning with adaptive curricula that stay grounded
   samplr demo                       icy road under every method, judged by its exact solution
   samplr train ENV --out DIR        train a batch of runs
   samplr eval RUN --suite NAME      let trained runs play a suite of levels
+  samplr film RUN --out FILE        film a trained run
   samplr list envs|methods|suites   what there is
 
 samplr COMMAND --help says more. ENV is a name or an import path, my_package:MyEnv."""
@@ -174,6 +175,8 @@ class Eval:
     """A suite of the run's environment: see `samplr list suites`."""
     levels: Path | None = None
     """A JSON file with a list of levels to play instead of a suite."""
+    circuit: Path | None = None
+    """For black ice: a centre line of your own, as GeoJSON or CSV, to drive instead of a suite."""
     episodes: int = 100
     """Episodes of each condition."""
     deterministic: bool = False
@@ -188,21 +191,13 @@ def evaluate(words: list[str]) -> None:
     """`samplr eval`."""
     options = tyro.cli(Eval, args=words, prog="samplr eval")
     from samplr.evaluation import evaluate as play
-    from samplr.evaluation import suite_named, suite_of_levels
     from samplr.report import evaluation_table
     from samplr.run import load
 
     if options.episodes < 1:
         raise SamplrError(f"--episodes must be at least 1, not {options.episodes}")
     run = load(options.run)
-    name = options.suite if options.levels is None else str(options.levels)
-    suite = suite_named(run.env, options.suite) if options.levels is None else None
-    if options.levels is not None:
-        data = _read_json(options.levels)
-        if not isinstance(data, list) or not all(isinstance(level, dict) for level in data) or not data:
-            raise SamplrError(f"'{options.levels}' must hold a list of levels, each an object of named parts")
-        suite = suite_of_levels([run.env.level_from_json(level) for level in data])
-    assert suite is not None
+    name, suite = _chosen_suite(run.env, options.suite, options.levels, options.circuit)
     results = play(
         run.env,
         run.networks,
@@ -213,6 +208,80 @@ def evaluate(words: list[str]) -> None:
     )
     as_json = {condition: outcome.to_json() for condition, outcome in results.items()}
     _show(as_json if options.json else evaluation_table(f"{options.run}: {name}", results))
+
+
+def _chosen_suite(env: Any, suite: str, levels: Path | None, circuit: Path | None) -> tuple[str, Any]:
+    """The suite to play, and what to call it."""
+    from samplr.evaluation import suite_named, suite_of_levels
+
+    if circuit is not None:
+        from samplr.envs.black_ice import BlackIce
+        from samplr.envs.black_ice.circuits import read_circuit
+
+        if not isinstance(env, BlackIce):
+            raise SamplrError("--circuit is for runs on black_ice, and this one was trained in another world")
+        return str(circuit), env.circuit_suite(read_circuit(circuit))
+    if levels is None:
+        return suite, suite_named(env, suite)
+    data = _read_json(levels)
+    if not isinstance(data, list) or not all(isinstance(level, dict) for level in data) or not data:
+        raise SamplrError(f"'{levels}' must hold a list of levels, each an object of named parts")
+    return str(levels), suite_of_levels([env.level_from_json(level) for level in data])
+
+
+@dataclasses.dataclass(frozen=True)
+class Film:
+    """Film a trained run on one level, with what the agent cannot see."""
+
+    run: tyro.conf.Positional[Path]
+    """The run folder."""
+    out: Path
+    """An .mp4 or .gif file."""
+    suite: str = "ground_truth"
+    """A suite of the run's environment: see `samplr list suites`."""
+    condition: str | None = None
+    """A condition of it; without one, the first."""
+    levels: Path | None = None
+    """A JSON file with a list of levels to play instead of a suite."""
+    circuit: Path | None = None
+    """For black ice: a centre line of your own, as GeoJSON or CSV, to drive instead of a suite."""
+    student: int = 0
+    """Which of the batch's runs to film, counted from 0."""
+    deterministic: bool = False
+    """Take the most likely action instead of sampling."""
+    seconds: float = 60.0
+    """Length of the film at most."""
+    seed: int = 0
+    """Which level is drawn."""
+
+
+def make_film(words: list[str]) -> None:
+    """`samplr film`."""
+    options = tyro.cli(Film, args=words, prog="samplr film")
+    import jax
+
+    from samplr.film import film
+    from samplr.run import load
+
+    run = load(options.run)
+    _, suite = _chosen_suite(run.env, options.suite, options.levels, options.circuit)
+    condition = options.condition or next(iter(suite))
+    if condition not in suite:
+        raise UnknownNameError("condition", condition, suite)
+    if not 0 <= options.student < run.config.seeds:
+        raise SamplrError(f"--student {options.student}: this batch has runs 0 to {run.config.seeds - 1}")
+    level_key, play_key = jax.random.split(jax.random.key(options.seed))
+    count = film(
+        run.env,
+        run.policies[options.student],
+        suite[condition](level_key),
+        options.out,
+        key=play_key,
+        deterministic=options.deterministic,
+        seconds=options.seconds,
+        progress=True,
+    )
+    print(f"Written: {options.out} ({count} pictures of {condition})")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -240,7 +309,7 @@ def show_list(words: list[str]) -> None:
             known = {name: {"what": (found.__doc__ or "").split("\n")[0]} for name, found in classes.items()}
         else:
             known = {
-                f"{name} {suite}": {"conditions": ", ".join(conditions)}
+                f"{name} {suite}": {"conditions": list(conditions)}
                 for name, found in classes.items()
                 for suite, conditions in found().suites().items()
             }
@@ -251,6 +320,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "demo": demo,
     "train": train,
     "eval": evaluate,
+    "film": make_film,
     "list": show_list,
 }
 
@@ -261,8 +331,15 @@ def _rows_table(title: str, rows: dict[str, dict[str, Any]]) -> Table:
     for column in next(iter(rows.values())):
         table.add_column(column)
     for name, row in rows.items():
-        table.add_row(name, *[str(value) for value in row.values()])
+        table.add_row(name, *[_in_a_cell(value) for value in row.values()])
     return table
+
+
+def _in_a_cell(value: Any, most: int = 7) -> str:
+    """A value as a table shows it; of a long list, the beginning and how many there are."""
+    if not isinstance(value, list):
+        return str(value)
+    return ", ".join(value) if len(value) <= most else f"{', '.join(value[:most])}, … ({len(value)} in all)"
 
 
 def _summary_table(summary: Any) -> Table:

@@ -7,22 +7,26 @@ from rich.text import Text
 
 
 class RateColumn(RichColumn):
-    """Environment steps per second, all runs together."""
+    """How many per second: environment steps of all runs together, pictures, ..."""
+
+    def __init__(self, unit: str) -> None:
+        super().__init__()
+        self.unit = unit
 
     def render(self, task: Task) -> Text:
         """The rate as a short number."""
         mean = task.completed / task.elapsed if task.completed and task.elapsed else None
         speed = task.finished_speed or task.speed or mean
-        return Text("compiling" if speed is None else f"{_short(speed)} steps/s", style="progress.data.speed")
+        return Text("compiling" if speed is None else f"{_short(speed)} {self.unit}/s", style="progress.data.speed")
 
 
-def training_progress(*, shown: bool) -> Progress:
-    """A bar that counts environment steps; `shown=False` gives one that draws nothing."""
+def progress_bar(unit: str = "steps", *, shown: bool) -> Progress:
+    """A bar that counts in some unit; `shown=False` gives one that draws nothing."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         TextColumn("{task.percentage:>3.0f}%"),
-        RateColumn(),
+        RateColumn(unit),
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),

@@ -17,7 +17,7 @@ from rich.progress import Progress
 from samplr.config import Config, from_json, to_json
 from samplr.envs.api import Environment
 from samplr.errors import RunFolderError, SamplrWarning
-from samplr.progress import training_progress
+from samplr.progress import progress_bar
 from samplr.shift import ShiftCounts, none_for_nan
 from samplr.store import Arrays, RunFolder, read_checkpoint, read_config, read_metrics
 from samplr.student.networks import ActorCritic, Memory
@@ -100,7 +100,7 @@ def train(config: Config, out: str | Path | None = None, *, resume: bool = False
     warning = memory_warning(config)
     if warning:
         warnings.warn(warning, SamplrWarning, stacklevel=2)
-    bar = training_progress(shown=progress)
+    bar = progress_bar(shown=progress)
     if out is None:
         return _train(training, None, bar)
     with RunFolder.open(Path(out), to_json(config), resume=resume, may_change=MAY_CHANGE) as folder:

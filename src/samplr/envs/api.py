@@ -84,6 +84,9 @@ class Environment(eqx.Module):
     defaults: ClassVar[Mapping[str, Any]] = {}
     """Training defaults of this world: dotted names of configuration fields and their values."""
 
+    pictures_per_second: ClassVar[float] = 4.0
+    """How fast a film of this world is shown."""
+
     @property
     @abc.abstractmethod
     def observation_space(self) -> Box | Mapping[str, Box]:
@@ -147,6 +150,10 @@ class Environment(eqx.Module):
     def render(self, world: World, state: State) -> UInt8[np.ndarray, "height width 3"]:
         """A picture for people; what the agent cannot see may be shown."""
         raise NotImplementedError(f"{type(self).__name__} draws no pictures")
+
+    def states_between(self, world: World, state: State, action: Array, *, key: PRNGKeyArray) -> State:
+        """What a film shows of a step: states along a leading axis; here only the one it leads to."""
+        return jax.tree.map(lambda leaf: leaf[None], self.step(world, state, action, key=key).state)
 
     def validate(self, level: Level) -> None:
         """Raise `LevelError` where a level does not fit; this checks shapes, a world may check more."""

@@ -15,11 +15,13 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt8
 
 from samplr.envs.api import Encoder, GroundedEnvironment, Level, LevelSampler, Suite, TimeStep
-from samplr.envs.black_ice.circuits import CIRCUIT_PLAYFIELD, CIRCUITS, Circuit
+from samplr.envs.black_ice.circuits import CIRCUIT_PLAYFIELD, CIRCUITS, Circuit, circuit
 from samplr.envs.black_ice.contacts import tile_geometry
 from samplr.envs.black_ice.driving import Drive, Road, Rules, begin, drive
 from samplr.envs.black_ice.ice import IceRule
 from samplr.envs.black_ice.networks import LINEAGE_KERNELS, PAPER_KERNELS, CarEncoder
+from samplr.envs.black_ice.physics import FRAME
+from samplr.envs.black_ice.picture import picture
 from samplr.envs.black_ice.raster import Raster, rasterise
 from samplr.envs.black_ice.rendering import draw
 from samplr.envs.black_ice.tracks import (
@@ -39,6 +41,8 @@ VALIDATION_CIRCUITS, VALIDATION_RATE = ("Italy", "Singapore", "Germany"), 0.2
 
 # Half the side of the square that is drawn: the widest of the tracks, with its kerbs and what is seen beside them.
 _BEZIER_EXTENT, _CIRCUIT_EXTENT = 200.0, 412.0
+
+_FRAMES_PER_PICTURE = 2
 
 
 class ControlPoints(eqx.Module):
@@ -102,6 +106,8 @@ class BlackIce(GroundedEnvironment):
         "student.head": 100,
         "steps": 5_000_000,
     }
+
+    pictures_per_second: ClassVar[float] = 1 / (FRAME * _FRAMES_PER_PICTURE)
 
     def __check_init__(self) -> None:
         for name in ("tiles_per_draw", "frame_stack", "smoothing"):
@@ -230,11 +236,14 @@ class BlackIce(GroundedEnvironment):
 
     def suites(self) -> Mapping[str, Suite]:
         """New random tracks; the three circuits that settings are chosen by; and the F1 benchmark."""
-        validation = {name: self.on_circuit(CIRCUITS[name], rate=VALIDATION_RATE) for name in VALIDATION_CIRCUITS}
-        f1 = {name: self.on_circuit(circuit) for name, circuit in CIRCUITS.items()}
-        for rate in EVALUATED_RATES:
-            f1 |= {f"{name} q={rate:g}": self.on_circuit(circuit, rate=rate) for name, circuit in CIRCUITS.items()}
+        validation = {name: self.on_circuit(circuit(name), rate=VALIDATION_RATE) for name in VALIDATION_CIRCUITS}
+        f1 = {name: sample for one in CIRCUITS.values() for name, sample in self.circuit_suite(one).items()}
         return {**super().suites(), "validation": validation, "f1": f1}
+
+    def circuit_suite(self, circuit: Circuit) -> Suite:
+        """A circuit with ice as the ground truth has it, and at fixed rates."""
+        at_rates = {f"{circuit.name} q={rate:g}": self.on_circuit(circuit, rate=rate) for rate in EVALUATED_RATES}
+        return {circuit.name: self.on_circuit(circuit), **at_rates}
 
     def on_circuit(self, circuit: Circuit, rate: float | None = None) -> LevelSampler:
         """Levels on a circuit, with ice at a given rate or as the ground truth has it."""
@@ -259,10 +268,23 @@ class BlackIce(GroundedEnvironment):
 
     def render(self, world: TrackWorld, state: BlackIceState) -> UInt8[np.ndarray, "height width 3"]:
         """The road from above, with the ice that the driver cannot see."""
-        from samplr.envs.black_ice.picture import picture
-
         icy = self._icy_tiles(state.ice, state.drive)
         return picture(world.track, state.drive.car, np.asarray(icy), np.asarray(state.drive.visited))
+
+    def states_between(
+        self, world: TrackWorld, state: BlackIceState, action: Float[Array, "3"], *, key: PRNGKeyArray
+    ) -> BlackIceState:
+        """Every other frame, at the speed of life."""
+        icy = self._icy_tiles(state.ice, state.drive)
+        rules = dataclasses.replace(self.rules, action_repeat=_FRAMES_PER_PICTURE)
+
+        def go_on(now: Drive, _: None) -> tuple[Drive, Drive]:
+            after = drive(world.road, now, action, icy, rules, self.ice_rule)[0]
+            return after, after
+
+        count = -(-self.rules.action_repeat // _FRAMES_PER_PICTURE)
+        _, drives = jax.lax.scan(go_on, state.drive, None, length=count)
+        return jax.vmap(lambda now: BlackIceState(now, state.ice, state.views))(drives)
 
     def _draws(self, layout: ControlPoints | CircuitLayout) -> int:
         tiles = layout.centre.shape[0] if isinstance(layout, CircuitLayout) else TILES

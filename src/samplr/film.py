@@ -1,0 +1,90 @@
+"""Films: a trained student plays one level, drawn for people."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import imageio.v3 as imageio
+import jax
+import numpy as np
+from jaxtyping import PRNGKeyArray, UInt8
+
+from samplr.compiling import jit
+from samplr.envs.api import Environment, Level
+from samplr.errors import SamplrError
+from samplr.progress import progress_bar
+from samplr.run import Policy
+
+FORMATS = (".mp4", ".gif")
+
+
+def film(
+    env: Environment,
+    policy: Policy,
+    level: Level,
+    out: Path,
+    *,
+    key: PRNGKeyArray,
+    deterministic: bool = False,
+    seconds: float = 60.0,
+    progress: bool = False,
+) -> int:
+    """Film one episode, or its beginning.
+
+    **Arguments:**
+
+    - `out`: an `.mp4` or `.gif` file.
+    - `key`: the luck of student and world.
+    - `deterministic`: take the most likely action instead of sampling.
+    - `seconds`: how long the film may be.
+    - `progress`: whether to show a progress bar.
+
+    **Returns:** the number of pictures.
+    """
+    if out.suffix.lower() not in FORMATS:
+        raise SamplrError(f"a film is an .mp4 or a .gif file, not '{out.name}'")
+    if not seconds > 0:
+        raise SamplrError(f"a film of {seconds:g} seconds has no pictures: ask for more than 0")
+    limit = max(int(seconds * env.pictures_per_second), 1)
+    pictures = []
+    with progress_bar("pictures", shown=progress) as bar:
+        task = bar.add_task("filming", total=limit, note="")
+        for picture in play(env, policy, level, key=key, deterministic=deterministic):
+            pictures.append(picture)
+            bar.advance(task)
+            if len(pictures) >= limit:
+                break
+        bar.update(task, total=len(pictures))
+    _write(out, np.stack(pictures), env.pictures_per_second)
+    return len(pictures)
+
+
+def play(
+    env: Environment, policy: Policy, level: Level, *, key: PRNGKeyArray, deterministic: bool
+) -> Iterator[UInt8[np.ndarray, "height width 3"]]:
+    """Every picture of an episode, from the first to the last."""
+    env = env.for_evaluation()
+    reset_key, steps_key = jax.random.split(key)
+    world = jit(env.build)(level.layout)
+    state, observation = env.reset(world, level.aleatoric, key=reset_key)
+    step, show = jit(env.step), jit(env.states_between)
+    memory, done, count = policy.initial_memory(), False, 0
+    yield env.render(world, state)
+    while not done:
+        action_key, step_key = jax.random.split(jax.random.fold_in(steps_key, count))
+        action, memory = policy.act(observation, memory, key=None if deterministic else action_key)
+        shown = show(world, state, action, key=step_key)
+        after = step(world, state, action, key=step_key)
+        for index in range(jax.tree.leaves(shown)[0].shape[0]):
+            yield env.render(world, jax.tree.map(lambda leaf, i=index: leaf[i], shown))
+        state, observation, done, count = after.state, after.observation, bool(after.done), count + 1
+
+
+def _write(out: Path, pictures: UInt8[np.ndarray, "time height width 3"], pictures_per_second: float) -> None:
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        if out.suffix.lower() == ".gif":
+            imageio.imwrite(out, pictures, duration=1000 / pictures_per_second, loop=0)
+        else:
+            imageio.imwrite(out, pictures, fps=pictures_per_second, macro_block_size=2)
+    except OSError as error:
+        raise SamplrError(f"cannot write '{out}': {error.strerror or error}") from error
