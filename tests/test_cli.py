@@ -187,7 +187,7 @@ def assert_refused(said: Said, *parts: str) -> None:
     ("arguments", "kind", "known"),
     [
         (["frobnicate"], "unknown command 'frobnicate'", "demo, eval, list, train"),
-        (["train", "moon"], "unknown environment 'moon'", "icy_road, my_package:MyEnv"),
+        (["train", "moon"], "unknown environment 'moon'", "black_ice, icy_road, my_package:MyEnv"),
         (["train", "icy_road", "--method", "magic"], "unknown method 'magic'", ", ".join(sorted(METHODS))),
         (["train", "icy_road", "--method=magic"], "unknown method 'magic'", ", ".join(sorted(METHODS))),
         (
@@ -560,7 +560,7 @@ def test_a_keyboard_interrupt_is_one_line_and_status_130(tmp_path: Path, monkeyp
 def test_without_a_command_the_commands_are_shown(arguments: list[str]) -> None:
     said = command(*arguments)
     assert (said.status, said.err) == (0, "")
-    for name in ("demo", "train", "eval", "list"):
+    for name in ("demo", "train", "eval", "film", "list"):
         assert f"samplr {name} " in said.out
 
 
@@ -576,13 +576,20 @@ def test_the_help_of_train_shows_the_settings_of_the_environment(arguments: list
 @pytest.mark.parametrize(
     ("what", "expected"),
     [
-        ("envs", {"icy_road": {"what": (IcyRoad.__doc__ or "").split("\n")[0]}}),
+        (
+            "envs",
+            {
+                "icy_road": {"what": (IcyRoad.__doc__ or "").split("\n")[0]},
+                "black_ice": {"what": (BlackIce.__doc__ or "").split("\n")[0]},
+            },
+        ),
         ("methods", {name: {"teacher": pair[0], "grounding": pair[1]} for name, pair in METHODS.items()}),
         (
             "suites",
             {
-                "icy_road ground_truth": {"conditions": "ground_truth"},
-                "icy_road fixed_rates": {"conditions": ", ".join(f"q={rate:g}" for rate in EVALUATED_RATES)},
+                "icy_road ground_truth": {"conditions": ["ground_truth"]},
+                "icy_road fixed_rates": {"conditions": [f"q={rate:g}" for rate in EVALUATED_RATES]},
+                **{f"black_ice {name}": {"conditions": list(suite)} for name, suite in BlackIce().suites().items()},
             },
         ),
     ],

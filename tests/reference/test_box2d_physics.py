@@ -12,8 +12,9 @@ import pytest
 from samplr.compiling import jit
 from samplr.envs.black_ice import physics
 from samplr.envs.black_ice.contacts import tile_geometry, touching
+from samplr.envs.black_ice.driving import Road, Rules, begin, drive_one_frame
 from samplr.envs.black_ice.physics import GRASS_LIMIT, ROAD_LIMIT, WHEEL_HALF_EXTENTS
-from samplr.envs.black_ice.tracks import TILES, Track, bezier_track, sample_control_points
+from samplr.envs.black_ice.tracks import PLAYFIELD, TILES, Track, bezier_track, sample_control_points
 from samplr.errors import SamplrError
 
 Box2D = pytest.importorskip("Box2D")
@@ -23,6 +24,7 @@ box2d = importlib.import_module("samplr.envs.black_ice.box2d")
 
 FRAMES = 200
 RUNS = 50
+FRAME_BY_FRAME = Rules(action_repeat=1, idle_limit=0)
 SURFACES = {"road": 0.0, "grass": None, "ice 20 %": 0.2, "ice 60 %": 0.6}
 
 
@@ -155,7 +157,7 @@ def follow(env, track: Track, *, eager: bool) -> np.ndarray:
 
 
 def real_drive(track: Track, ice: np.ndarray, *, frames: int, eager: bool) -> Drive:
-    env = box2d.RealBlackIce(action_repeat=1, early_stop=False)
+    env = box2d.RealBlackIce(rules=FRAME_BY_FRAME)
     env.reset(options={"track": track, "ice": ice})
     actions, touched, visited, rewards = [], [], [], []
     for _ in range(frames):
@@ -172,24 +174,18 @@ def real_drive(track: Track, ice: np.ndarray, *, frames: int, eager: bool) -> Dr
 
 @partial(jit, static_argnames="dtype")
 @partial(jax.vmap, in_axes=(0, 0, 0, None))
-def our_chain(track: Track, ice, actions, dtype):
-    """Contacts one frame old, friction by the nearest tile, drive, rewards: what an environment's frame has to do."""
+def drive_on_track(track: Track, ice, actions, dtype):
+    """The same actions in our world: what the wheels touched, what was visited and what was earned."""
     track = jax.tree.map(lambda x: x.astype(dtype), track)
     geometry = tile_geometry(track.tiles)
+    road = Road(geometry, jnp.asarray(PLAYFIELD, dtype), jnp.int32(FRAME_BY_FRAME.frame_limit))
 
-    def limit(contacts):
-        on_tile = jnp.where(ice[contacts.nearest], 0.0, ROAD_LIMIT)
-        return jnp.where(contacts.on_road, on_tile, GRASS_LIMIT).astype(dtype)
+    def frame(now, action):
+        touched = touching(geometry, now.car).touched
+        after, reward = drive_one_frame(road, now, action, ice, FRAME_BY_FRAME, "nearest")
+        return jax.tree.map(lambda new, old: new.astype(old.dtype), after, now), (touched, after.visited, reward)
 
-    def frame(carry, action):
-        car, before, visited = carry
-        contacts = touching(geometry, car)
-        now = visited | contacts.touched.any(axis=0)
-        car = physics.drive_frame(car, action, limit(before))
-        return (car, contacts, now), (contacts.touched, now)
-
-    first = touching(geometry, physics.park(track.centre[0], track.heading[0]))
-    start = physics.start(track.centre[0], track.heading[0]), first, first.touched.any(axis=0)
+    start = begin(track, geometry, FRAME_BY_FRAME, "nearest")
     return jax.lax.scan(frame, start, actions.astype(dtype))[1]
 
 
@@ -214,15 +210,15 @@ class TestTracks:
     def test_a_drive(self, tracks, drives, dtype, mismatches):
         ice, real = drives
         with jax.enable_x64(dtype == "float64"):
-            touched, visited = jax.device_get(our_chain(jax.tree.map(np.asarray, tracks), ice, real.actions, dtype))
+            ours = drive_on_track(jax.tree.map(np.asarray, tracks), ice, real.actions, dtype)
+            touched, visited, rewards = jax.device_get(ours)
         wrong, pairs = np.sum(touched != real.touched), np.sum(real.touched)
         print(f"{dtype}: {wrong} of {pairs} contacts differ")
         assert real.touched.any(axis=-1).mean() > 0.5
         assert not real.touched[3].any(axis=-1).all()
         assert wrong <= mismatches * pairs
         np.testing.assert_array_equal(visited[:, -1], real.visited[:, -1])
-        returns = 1000 / TILES * visited[:, -1].sum(axis=1) - 0.1 * real.actions.shape[1]
-        np.testing.assert_allclose(returns, real.reward.sum(axis=1), atol=0.01)
+        np.testing.assert_allclose(rewards.sum(axis=1), real.reward.sum(axis=1), atol=0.01)
 
 
 class TestContacts:
@@ -259,8 +255,8 @@ class TestRules:
         track = jit(lambda key: bezier_track(sample_control_points(key=key)))(jax.random.key(1))
         return jax.tree.map(np.asarray, track)
 
-    def reset(self, track, *, ice=0.0, **rules):
-        env = box2d.RealBlackIce(**rules)
+    def reset(self, track, *, ice=0.0, **settings):
+        env = box2d.RealBlackIce(**settings)
         return env, env.reset(options={"track": track, "ice": np.full(TILES, ice, bool)})[0]
 
     def test_standing_still_ends_an_episode(self, track):
@@ -275,18 +271,18 @@ class TestRules:
         assert total == pytest.approx(1000 / TILES * env.visited.sum() - 0.1 * 101)
 
     def test_out_of_bounds(self, track):
-        env, _ = self.reset(track, playfield=1.0)
+        env, _ = self.reset(track, playfield=1.0, rules=Rules(out_of_bounds_reward=-100.0))
         assert env.step([0, 0, 0])[1:4] == (-100, True, False)
         assert env.frames == 1
 
     def test_frame_limit(self, track):
-        env, _ = self.reset(track, frame_limit=12, early_stop=False)
+        env, _ = self.reset(track, rules=Rules(frame_limit=12))
         assert env.step([0, 0, 0])[2:4] == (False, False)
         assert env.step([0, 0, 0])[2:4] == (False, True)
         assert env.frames == 12
 
     def test_a_lap(self, track):
-        env, _ = self.reset(track, lap_complete_percent=0.0)
+        env, _ = self.reset(track, rules=Rules(lap_share=0.0))
         # Reset already touched tile 0, and so by this rule finished the lap.
         _, _, terminated, _, info = env.step([0, 0, 0])
         assert terminated

@@ -8,12 +8,15 @@ from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from itertools import combinations
 from types import FunctionType, MethodType
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float
 
+from samplr.envs.black_ice.driving import TRAINING, Rules
+from samplr.envs.black_ice.ice import IceRule
 from samplr.envs.black_ice.physics import FRAME, Car
+from samplr.envs.black_ice.raster import kerb_quads, kerbs
 from samplr.envs.black_ice.tracks import HALF_WIDTH, PLAYFIELD, Track
 from samplr.errors import SamplrError
 
@@ -23,8 +26,6 @@ if missing := [name for name in ("gymnasium", "Box2D", "pygame") if find_spec(na
 import gymnasium
 from gymnasium.envs.box2d import car_dynamics, car_racing
 
-IceRule = Literal["nearest", "min", "max", "mean"]
-"""What a wheel finds that touches several tiles: the tile it stands on, the slipperiest, the driest, or their mean."""
 Wheel = Any  # a Box2D body
 
 _IDLE_FRAMES, _VELOCITY_PASSES, _POSITION_PASSES = 100, 180, 60
@@ -63,11 +64,8 @@ class RealBlackIce(car_racing.CarRacing):
 
     - `render_mode`: with `"state_pixels"` observations are drawn; without, they are black, and it is a hundred times
         as fast.
-    - `frame_limit`: frames after which an episode is truncated.
-    - `action_repeat`: frames per step.
-    - `early_stop`: whether 100 frames without a new tile end the episode.
-    - `out_of_bounds`: the reward of the frame in which the car leaves the playfield.
-    - `playfield`: how far from the middle that is.
+    - `rules`: what an episode pays, and when it ends.
+    - `playfield`: how far from the middle the world ends.
     - `ice_rule`: what a wheel finds that touches several tiles.
     """
 
@@ -75,17 +73,12 @@ class RealBlackIce(car_racing.CarRacing):
         self,
         *,
         render_mode: str | None = None,
-        frame_limit: int = 1000,
-        action_repeat: int = 8,
-        early_stop: bool = True,
-        out_of_bounds: float = -100.0,
+        rules: Rules = TRAINING,
         playfield: float = PLAYFIELD,
         ice_rule: IceRule = "nearest",
-        lap_complete_percent: float = 0.95,
     ) -> None:
-        super().__init__(render_mode=render_mode, lap_complete_percent=lap_complete_percent)
-        self.frame_limit, self.action_repeat, self.early_stop = frame_limit, action_repeat, early_stop
-        self.out_of_bounds, self.playfield, self.ice_rule = out_of_bounds, playfield, ice_rule
+        super().__init__(render_mode=render_mode, lap_complete_percent=rules.lap_share)
+        self.rules, self.playfield, self.ice_rule = rules, playfield, ice_rule
         with_playfield = {**vars(car_racing), "PLAYFIELD": playfield}
         self._render_road = MethodType(FunctionType(car_racing.CarRacing._render_road.__code__, with_playfield), self)
 
@@ -111,14 +104,14 @@ class RealBlackIce(car_racing.CarRacing):
         """Repeat an action (steering, gas, brake) until the step or the episode ends; rewards add up."""
         total, terminated, truncated = 0.0, False, False
         steering, gas, brake = map(float, action)
-        for _ in range(self.action_repeat):
+        for _ in range(self.rules.action_repeat):
             self.car.steer(-steering)
             self.car.gas(gas)
             self.car.brake(brake)
             self._simulate()
             reward, terminated = self._judge()
             total += reward
-            truncated = not terminated and self.frames >= self.frame_limit
+            truncated = not terminated and self.frames >= self.rules.frame_limit
             if terminated or truncated:
                 break
         return self._observe(), total, terminated, truncated, {"lap_finished": self._lap_finished}
@@ -166,12 +159,14 @@ class RealBlackIce(car_racing.CarRacing):
         self._paid_tiles += new_tiles
         self.frames += 1
         self.idle = 0 if new_tiles else self.idle + 1
-        self.reward -= 0.1  # shown on the dashboard; the tiles were added on contact
+        self.reward -= self.rules.frame_penalty  # shown on the dashboard; the tiles were added on contact
         x, y = self.car.hull.position
-        if max(abs(x), abs(y)) > self.playfield:
-            return self.out_of_bounds, True
-        reward = new_tiles * 1000 / len(self.track) - 0.1
-        return reward, self._lap_finished or (self.early_stop and self.idle >= _IDLE_FRAMES)
+        out = max(abs(x), abs(y)) > self.playfield
+        stuck = 0 < self.rules.idle_limit <= self.idle
+        reward = new_tiles * self.rules.track_reward / len(self.track) - self.rules.frame_penalty
+        if out and self.rules.out_of_bounds_reward is not None:
+            reward = self.rules.out_of_bounds_reward
+        return reward, out or stuck or self._lap_finished
 
     def _observe(self) -> np.ndarray:
         if self.render_mode == "state_pixels":
@@ -192,20 +187,16 @@ class RealBlackIce(car_racing.CarRacing):
         """Tiles and what is drawn of them and of the kerbs, as gymnasium makes them along its own tracks."""
         heading, centre = np.asarray(track.heading, float), np.asarray(track.centre, float)
         across = np.stack([np.cos(heading), np.sin(heading)], axis=-1)
-        turn = heading - np.roll(heading, 1)
-        turn = (turn + np.pi) % (2 * np.pi) - np.pi
-        kerb = _kerbs(turn)
         self.track = [(0.0, angle, x, y) for angle, (x, y) in zip(heading.tolist(), centre.tolist(), strict=True)]
         self._tiles = _strip(centre, across, -HALF_WIDTH, HALF_WIDTH)
+        has_kerb, kerb_corners = np.asarray(kerbs(track)) != 0, np.asarray(kerb_quads(track), float)
         self.road, self.road_poly = [], []
         for i, corners in enumerate(self._tiles):
             tile = self._make_tile(i, corners.tolist())
             self.road.append(tile)
             self.road_poly.append((corners.tolist(), tile.color))
-            if kerb[i]:
-                side = -np.sign(turn[i])
-                quad = _strip(centre, across, side * HALF_WIDTH, side * (HALF_WIDTH + car_racing.BORDER))[i]
-                self.road_poly.append((quad.tolist(), (255, 255, 255) if i % 2 == 0 else (255, 0, 0)))
+            if has_kerb[i]:
+                self.road_poly.append((kerb_corners[i].tolist(), (255, 255, 255) if i % 2 == 0 else (255, 0, 0)))
 
     def _make_tile(self, index: int, corners: list[list[float]]) -> Any:
         self.fd_tile.shape.vertices = [tuple(corner) for corner in corners]
@@ -225,17 +216,6 @@ def _strip(centre: np.ndarray, across: np.ndarray, left: float, right: float) ->
     """Quads along the road, from `left` to `right` of its centre line."""
     lefts, rights = centre + left * across, centre + right * across
     return np.stack([lefts, rights, np.roll(rights, 1, axis=0), np.roll(lefts, 1, axis=0)], axis=1)
-
-
-def _kerbs(turn: Float[np.ndarray, " tiles"]) -> list[bool]:
-    """Where the road has a kerb: where it turns sharply to the same side for a while, and just before."""
-    run = car_racing.BORDER_MIN_COUNT
-    sharp = np.where(np.abs(turn) > 0.2 * car_racing.TRACK_TURN_RATE, np.sign(turn), 0)
-    kerb = [abs(sum(sharp[i - back] for back in range(run))) == run for i in range(len(turn))]
-    for i in range(len(turn)):
-        for back in range(run):
-            kerb[i - back] |= kerb[i]
-    return kerb
 
 
 def _outside(tiles: Float[np.ndarray, "some 4 2"], point: Float[np.ndarray, "2"]) -> Float[np.ndarray, " some"]:

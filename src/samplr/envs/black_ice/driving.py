@@ -31,6 +31,9 @@ class Rules(eqx.Module):
     """Back at the start with more than this share of the tiles visited, the lap counts as driven."""
 
 
+TRAINING = Rules()
+
+
 class Road(eqx.Module):
     """What the car drives on."""
 

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt8
 from samplr.envs.api import Encoder, GroundedEnvironment, Level, LevelSampler, Suite, TimeStep
 from samplr.envs.black_ice.circuits import CIRCUIT_PLAYFIELD, CIRCUITS, Circuit, circuit
 from samplr.envs.black_ice.contacts import tile_geometry
-from samplr.envs.black_ice.driving import Drive, Road, Rules, begin, drive
+from samplr.envs.black_ice.driving import TRAINING, Drive, Road, Rules, begin, drive
 from samplr.envs.black_ice.ice import IceRule
 from samplr.envs.black_ice.networks import LINEAGE_KERNELS, PAPER_KERNELS, CarEncoder
 from samplr.envs.black_ice.physics import FRAME
@@ -79,7 +79,7 @@ class BlackIceState(eqx.Module):
 
 
 class BlackIce(GroundedEnvironment):
-    """The paper's main experiment."""
+    """Race a car on tracks with ice that nobody sees: the paper's main experiment."""
 
     alpha: float = 1.0
     """The ice rate is drawn from Beta(alpha, beta)."""
@@ -93,7 +93,7 @@ class BlackIce(GroundedEnvironment):
     """How many views, one per action, the driver sees at once."""
     show_evidence: bool = False
     """Whether the driver is told how many icy and dry tiles have acted on its wheels."""
-    rules: Rules = Rules()
+    rules: Rules = TRAINING
     """What an episode pays, and when it ends."""
     cell: float = 0.5
     """Side of the cells in which the road is drawn before the driver looks at it, in u."""
