@@ -26,6 +26,7 @@ lint: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/throughput.py
+	SDL_VIDEODRIVER=dummy $(BIN)/python benchmarks/black_ice.py
 
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

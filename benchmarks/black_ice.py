@@ -1,7 +1,8 @@
-"""Where the time of training on black ice goes: `python benchmarks/black_ice.py --runs 10`.
+"""Throughput on black ice.
 
-Prints agent-steps per second with learning, compile time apart, for SAMPLR and PLR⊥ in one go, and what the parts of
-an update cost when each is run alone.
+- `make bench` (no arguments): the world alone against gymnasium's made to do the same, in one go.
+- `--runs 10`: training with SAMPLR and PLR⊥ in one go, agent-steps per second with learning, compile time apart.
+- `--parts`: what the parts of an update cost when each is run alone.
 """
 
 import argparse
@@ -12,10 +13,13 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from samplr.compiling import jit
 from samplr.config import default_config
 from samplr.envs.black_ice import BlackIce
 from samplr.envs.black_ice.driving import drive
+from samplr.envs.black_ice.tracks import bezier_track
 from samplr.grounding import Fictitious
 from samplr.rollout import collect
 from samplr.training import Training
@@ -30,6 +34,46 @@ def seconds(function: Callable[..., Any], *arguments: Any, repeats: int = 3) -> 
         jax.block_until_ready(function(*arguments))
         timings.append(time.perf_counter() - began)
     return min(timings)
+
+
+COPIES = 64
+STEPS = 24
+ACTION = (0.1, 0.3, 0.0)
+
+
+def world_speed() -> float:
+    """Agent-steps per second of our world: 64 copies, 8 frames and one picture each step, no learning."""
+    env = BlackIce()
+    keys = jax.random.split(jax.random.key(0), COPIES)
+    levels = jit(jax.vmap(lambda key: env.sample_level(key=key)))(keys)
+    worlds = jit(jax.vmap(env.build))(levels.layout)
+    states, _ = jax.vmap(lambda world, ice, key: env.reset(world, ice, key=key))(worlds, levels.aleatoric, keys)
+    actions = jnp.broadcast_to(jnp.array(ACTION), (COPIES, 3))
+
+    def step(states: Any, _: None) -> tuple[Any, Any]:
+        after = jax.vmap(lambda *inputs: env.step(*inputs, key=keys[0]))(worlds, states, actions)
+        return after.state, (after.reward, jnp.max(after.observation))
+
+    drive_all = jit(lambda states: jax.lax.scan(step, states, None, length=STEPS))
+    return COPIES * STEPS / seconds(drive_all, states)
+
+
+def gymnasium_speed() -> float:
+    """Agent-steps per second of the real simulator made to do the same, in one process."""
+    from samplr.envs.black_ice.box2d import RealBlackIce
+
+    env = BlackIce()
+    level = env.sample_level(key=jax.random.key(0))
+    track = jax.tree.map(np.asarray, bezier_track(level.layout.points))
+    real = RealBlackIce(render_mode="state_pixels")
+    timings = []
+    for _ in range(3):
+        real.reset(options={"track": track, "ice": np.asarray(level.aleatoric.bits)})
+        began = time.perf_counter()
+        for _ in range(STEPS):
+            real.step(ACTION)
+        timings.append(time.perf_counter() - began)
+    return STEPS / min(timings)
 
 
 def training_speed(method: str, runs: int, updates: int) -> float:
@@ -62,8 +106,8 @@ def parts(runs: int) -> None:
     state = training.init()
     copies = runs * config.workers
     keys = jax.random.split(jax.random.key(0), copies)
-    levels = jax.jit(jax.vmap(lambda key: env.sample_level(key=key)))(keys)
-    build = jax.jit(jax.vmap(env.build))
+    levels = jit(jax.vmap(lambda key: env.sample_level(key=key)))(keys)
+    build = jit(jax.vmap(env.build))
     worlds = build(levels.layout)
     drives = worlds.start
     actions = jnp.broadcast_to(jnp.array([0.0, 0.2, 0.0]), (copies, 3))
@@ -74,7 +118,7 @@ def parts(runs: int) -> None:
     def physics(world: Any, icy: Any, action: Any, now: Any) -> Any:
         return drive(world.road, now, action, icy, env.rules, env.ice_rule)[0]
 
-    driving = jax.jit(
+    driving = jit(
         lambda worlds, bits, actions, drives: over_steps(lambda now: jax.vmap(physics)(worlds, bits, actions, now))(
             drives
         )
@@ -100,15 +144,15 @@ def parts(runs: int) -> None:
 
     views = jnp.broadcast_to(worlds.first_view.reshape(runs, -1, 96, 96, 3), (runs, config.workers, 96, 96, 3))
     print(f"parts of an update of {runs} runs ({copies} copies, {config.rollout} steps):")
-    print(f"  sample levels {1e3 * seconds(jax.jit(jax.vmap(lambda key: env.sample_level(key=key))), keys):.1f} ms")
+    print(f"  sample levels {1e3 * seconds(jit(jax.vmap(lambda key: env.sample_level(key=key))), keys):.1f} ms")
     print(f"  build worlds  {1e3 * seconds(build, levels.layout):.1f} ms", flush=True)
     print(
         f"  drive, once   {1e3 * seconds(driving, worlds, levels.aleatoric.bits, actions, drives):.1f} ms", flush=True
     )
-    print(f"  look, once    {1e3 * seconds(jax.jit(look), worlds, drives):.1f} ms", flush=True)
-    print(f"  network, once {1e3 * seconds(jax.jit(forward), state.runs.network, views):.1f} ms", flush=True)
+    print(f"  look, once    {1e3 * seconds(jit(look), worlds, drives):.1f} ms", flush=True)
+    print(f"  network, once {1e3 * seconds(jit(forward), state.runs.network, views):.1f} ms", flush=True)
     by_run = jax.tree.map(lambda leaf: leaf.reshape(runs, config.workers, *leaf.shape[1:]), levels)
-    play = jax.jit(
+    play = jit(
         jax.vmap(lambda n, levels, key: collect(env, Fictitious(1), n, levels, config.rollout, key=key).primed_value)
     )
     run_keys = jax.random.split(jax.random.key(1), runs)
@@ -118,12 +162,17 @@ def parts(runs: int) -> None:
 def main() -> None:
     """Measure."""
     arguments = argparse.ArgumentParser()
-    arguments.add_argument("--runs", type=int, default=1)
+    arguments.add_argument("--runs", type=int, help="train this many runs side by side")
     arguments.add_argument("--updates", type=int, default=20)
     arguments.add_argument("--parts", action="store_true")
     chosen = arguments.parse_args()
     device = jax.devices()[0]
     print(f"black ice on {device.device_kind} ({device.platform})", flush=True)
+    if chosen.runs is None:
+        ours, real = world_speed(), gymnasium_speed()
+        print(f"the world alone, {COPIES} copies: {ours:,.0f} agent-steps/s; gymnasium, one process: {real:,.0f}")
+        print(f"ratio {ours / real:.1f}")
+        return
     if chosen.parts:
         parts(chosen.runs)
     samplr = training_speed("samplr", chosen.runs, chosen.updates)
