@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import sys
 
 import pytest
@@ -170,9 +171,24 @@ class TestValidate:
         with pytest.raises(SamplrError, match="must lie between 0 and 1"):
             default_config("icy_road", **{field: value})
 
-    def test_temperature_is_positive(self):
-        with pytest.raises(SamplrError, match="temperature must be positive"):
-            default_config("icy_road", replay__temperature=0.0)
+    @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
+    @pytest.mark.parametrize("name", ["replay.temperature", "student.learning_rate", "student.clip"])
+    def test_what_is_positive(self, name, value):
+        flag = "--" + name.replace("_", "-")
+        with pytest.raises(SamplrError, match=f"{flag} must be a positive number, not {value:g}"):
+            default_config("icy_road", **{name.replace(".", "__"): value})
+
+    @pytest.mark.parametrize("value", [-0.1, math.nan])
+    @pytest.mark.parametrize("name", ["student.entropy_coefficient", "checkpoint_seconds"])
+    def test_what_is_not_negative(self, name, value):
+        with pytest.raises(SamplrError, match="must not be negative"):
+            default_config("icy_road", **{name.replace(".", "__"): value})
+
+    @pytest.mark.parametrize("value", [-0.1, 1.1, math.nan])
+    @pytest.mark.parametrize("name", ["discount", "gae_lambda"])
+    def test_what_is_a_share(self, name, value):
+        with pytest.raises(SamplrError, match="must lie between 0 and 1"):
+            default_config("icy_road", **{f"student__{name}": value})
 
     def test_a_teacher_that_replays_must_replay(self):
         # PLR⊥ learns from replays only: at rate 0 it would never learn, and never reach its gradient updates.

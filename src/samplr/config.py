@@ -5,6 +5,7 @@ its car-racing experiment.
 """
 
 import dataclasses
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -196,12 +197,33 @@ def validate(config: Config) -> None:
     for name, size in {"student.memory": student.memory, "student.head": student.head}.items():
         if size < 0:
             raise SamplrError(f"--{name} must not be negative, and is {size}")
-    shares = {"replay.rate": replay.rate, "replay.fill": replay.fill, "replay.staleness": replay.staleness}
+    shares = {
+        "replay.rate": replay.rate,
+        "replay.fill": replay.fill,
+        "replay.staleness": replay.staleness,
+        "student.discount": student.discount,
+        "student.gae-lambda": student.gae_lambda,
+    }
     for name, share in shares.items():
         if not 0 <= share <= 1:
             raise SamplrError(f"--{name} must lie between 0 and 1, not {share:g}")
-    if replay.temperature <= 0:
-        raise SamplrError(f"--replay.temperature must be positive, not {replay.temperature:g}")
+    positive = {
+        "replay.temperature": replay.temperature,
+        "student.learning-rate": student.learning_rate,
+        "student.adam-epsilon": student.adam_epsilon,
+        "student.clip": student.clip,
+        "student.max-gradient-norm": student.max_gradient_norm,
+    }
+    for name, number in positive.items():
+        if not 0 < number < math.inf:
+            raise SamplrError(f"--{name} must be a positive number, not {number:g}")
+    for name, number in {
+        "student.value-coefficient": student.value_coefficient,
+        "student.entropy-coefficient": student.entropy_coefficient,
+        "checkpoint-seconds": config.checkpoint_seconds,
+    }.items():
+        if not 0 <= number < math.inf:
+            raise SamplrError(f"--{name} must not be negative, and is {number:g}")
     if config.teacher != "dr" and replay.rate == 0:
         raise SamplrError("--replay.rate 0 never replays a level: choose --teacher dr instead")
     if config.grounding == "fictitious" and config.teacher != "dr" and replay.score == "max_mc":

@@ -103,6 +103,13 @@ def train(config: Config, out: str | Path | None = None, *, resume: bool = False
     bar = progress_bar(shown=progress)
     if out is None:
         return _train(training, None, bar)
+    if type(config.env).__module__ == "__main__":
+        warnings.warn(
+            f"{type(config.env).__name__} is defined in the program itself, so no other program can load this run: "
+            "move it to a module of its own",
+            SamplrWarning,
+            stacklevel=2,
+        )
     with RunFolder.open(Path(out), to_json(config), resume=resume, may_change=MAY_CHANGE) as folder:
         return _train(training, folder, bar)
 

@@ -2,6 +2,7 @@
 
 import importlib
 from functools import partial
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -145,23 +146,32 @@ class Drive(eqx.Module):
     reward: np.ndarray
 
 
-def follow(env, track: Track, *, eager: bool) -> np.ndarray:
-    """Aim at a point ahead; an eager driver takes its corners so fast that it leaves the road."""
+class Driver(NamedTuple):
+    """How hard a driver accelerates, and up to which speed."""
+
+    gas: float
+    top_speed: float
+
+
+CALM, EAGER, RACER = Driver(0.3, 30), Driver(0.5, 30), Driver(0.5, 90)
+
+
+def follow(env, track: Track, driver: Driver) -> np.ndarray:
+    """Aim at a point ahead; a racer takes its corners so fast that it leaves the road."""
     state = env.state
     nearest = np.argmin(np.linalg.norm(track.centre - state.position[0], axis=1))
     dx, dy = track.centre[(nearest + 6) % TILES] - state.position[0]
     error = (np.arctan2(-dx, dy) - state.angle[0] + np.pi) % (2 * np.pi) - np.pi
     speed = np.hypot(*state.velocity[0])
-    gas, top_speed = (0.5, 90) if eager else (0.3, 30)
-    return np.array([np.clip(-2 * error, -1, 1), gas if speed < top_speed else 0, 0.0])
+    return np.array([np.clip(-2 * error, -1, 1), driver.gas if speed < driver.top_speed else 0, 0.0])
 
 
-def real_drive(track: Track, ice: np.ndarray, *, frames: int, eager: bool) -> Drive:
+def real_drive(track: Track, ice: np.ndarray, driver: Driver, *, frames: int) -> Drive:
     env = box2d.RealBlackIce(rules=FRAME_BY_FRAME)
     env.reset(options={"track": track, "ice": ice})
     actions, touched, visited, rewards = [], [], [], []
     for _ in range(frames):
-        actions.append(follow(env, track, eager=eager))
+        actions.append(follow(env, track, driver))
         reward, terminated = env.step(actions[-1])[1:3]
         assert not terminated
         touched.append(np.zeros((4, TILES), bool))
@@ -203,7 +213,7 @@ class TestTracks:
     def drives(cls, request, tracks):
         ice = np.random.default_rng(2).random((4, TILES)) < request.param
         each = [jax.tree.map(lambda x, i=i: np.asarray(x[i]), tracks) for i in range(4)]
-        real = [real_drive(track, ice[i], frames=500, eager=i == 3) for i, track in enumerate(each)]
+        real = [real_drive(track, ice[i], RACER if i == 3 else CALM, frames=500) for i, track in enumerate(each)]
         return ice, jax.tree.map(lambda *x: np.stack(x), *real)
 
     @pytest.mark.parametrize(("dtype", "mismatches"), [("float32", 1 / 5000), ("float64", 0)])
@@ -219,6 +229,31 @@ class TestTracks:
         assert wrong <= mismatches * pairs
         np.testing.assert_array_equal(visited[:, -1], real.visited[:, -1])
         np.testing.assert_allclose(rewards.sum(axis=1), real.reward.sum(axis=1), atol=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ice_rate", [0.0, 0.2])
+def test_many_drives_of_every_kind(ice_rate):
+    """No driver chosen: the tiles visited are always the same, contacts all but once in 5,000.
+
+    Box2D computes in float32, so even our float64 cannot agree with it always; and a steering motor that comes off its
+    limit within one pass of the solver leaves 2.5e-4 rad that our closed form does not explain.
+    """
+    keys = jax.random.split(jax.random.key(77), 24)
+    tracks = jit(jax.vmap(lambda key: bezier_track(sample_control_points(key=key))))(keys)
+    tracks = jax.tree.map(np.asarray, tracks)
+    ice = np.random.default_rng(5).random((24, TILES)) < ice_rate
+    wrong = pairs = 0
+    for driver in (CALM, EAGER, RACER):
+        each = [jax.tree.map(lambda x, i=i: x[i], tracks) for i in range(24)]
+        drives = [real_drive(track, ice[i], driver, frames=500) for i, track in enumerate(each)]
+        real = jax.tree.map(lambda *x: np.stack(x), *drives)
+        touched, visited, rewards = jax.device_get(drive_on_track(tracks, ice, real.actions, "float32"))
+        np.testing.assert_array_equal(visited[:, -1], real.visited[:, -1])
+        np.testing.assert_allclose(rewards.sum(axis=1), real.reward.sum(axis=1), atol=0.01)
+        wrong, pairs = wrong + np.sum(touched != real.touched), pairs + np.sum(real.touched)
+    print(f"{wrong} of {pairs} contacts differ")
+    assert wrong <= pairs / 5000
 
 
 class TestContacts:

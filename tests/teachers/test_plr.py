@@ -75,6 +75,7 @@ def schedule(plr: PrioritisedLevelReplay, updates: int) -> np.ndarray:
         (1.0, 256, 64, 4),
         (0.0, 256, 64, 1),  # there is nothing to replay before the first rollout
         (0.5, 4, 64, 1),
+        (0.07, 100, 1, 7),  # though 0.07 · 100 is a little more than 7 in floats
     ],
 )
 def test_replay_begins_when_enough_levels_were_presented_to_fill_a_share_of_the_buffer(

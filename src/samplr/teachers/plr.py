@@ -74,4 +74,5 @@ class PrioritisedLevelReplay(Teacher):
 
 def new_rollouts_before_replay(fill: float, capacity: int, workers: int) -> int:
     """⌈fill·K/N⌉, and at least one: there is nothing to replay before."""
-    return max(1, math.ceil(fill * capacity / workers))
+    # Rounded first: 0.07 · 100 is 7.000000000000001.
+    return max(1, math.ceil(round(fill * capacity / workers, 9)))
