@@ -128,4 +128,4 @@ def drive_one_frame(
 
 
 def _worth(new: Bool[Array, " tiles"], rules: Rules) -> Float[Array, ""]:
-    return rules.track_reward / new.size * jnp.sum(new)
+    return rules.track_reward / new.size * jnp.sum(new, dtype=float)
