@@ -100,7 +100,7 @@ def _shared_programs():
 @pytest.fixture(scope="module")
 def run(tmp_path_factory, _shared_programs):
     """The folder of a batch of four runs that has only begun: films need nothing more."""
-    path, config = tmp_path_factory.mktemp("film") / "run", tiny_config(ROAD)
+    path, config = tmp_path_factory.mktemp("film") / "run", tiny_config(ROAD, "dr")
     with RunFolder.open(path, to_json(config), resume=False, may_change=()) as folder:
         folder.save(0, _Progress.fresh(SharedTraining(config)).arrays())
     return path
