@@ -17,6 +17,7 @@ import pytest
 
 from samplr import run as run_module
 from samplr.config import METHODS, to_json
+from samplr.envs.black_ice import BlackIce
 from samplr.envs.icy_road.world import EVALUATED_RATES, IcyRoad
 from samplr.evaluation import evaluate
 from samplr.posteriors import BernoulliField

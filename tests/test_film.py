@@ -39,6 +39,15 @@ def expected():
 
 
 class TestFilm:
+    @pytest.mark.parametrize("name", ["film.mp4", "film.gif"])
+    def test_one_that_cannot_be_written_is_told(self, policy, tmp_path, name):
+        (tmp_path / name).mkdir()
+        with pytest.raises(SamplrError, match=rf"cannot write '.*{name}': "):
+            film(ROAD, policy, LEVEL, tmp_path / name, key=KEY)
+
+    def test_may_be_as_long_as_it_takes(self, policy, tmp_path):
+        assert film(ROAD, policy, LEVEL, tmp_path / "film.gif", key=KEY, seconds=float("inf")) == 6
+
     def test_an_episode_is_shown_from_its_beginning_to_its_end(self, policy, expected):
         for deterministic in (True, False):
             pictures = list(play(ROAD, policy, LEVEL, key=KEY, deterministic=deterministic))

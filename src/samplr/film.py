@@ -1,5 +1,6 @@
 """Films: a trained student plays one level, drawn for people."""
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,14 +45,15 @@ def film(
         raise SamplrError(f"a film is an .mp4 or a .gif file, not '{out.name}'")
     if not seconds > 0:
         raise SamplrError(f"a film of {seconds:g} seconds has no pictures: ask for more than 0")
-    limit = max(int(seconds * env.pictures_per_second), 1)
-    pictures = []
+    limit = max(seconds * env.pictures_per_second, 1)
+    pictures: list[UInt8[np.ndarray, "height width 3"]] = []
+    _try_to_write(out)
     with progress_bar("pictures", shown=progress) as bar:
-        task = bar.add_task("filming", total=limit, note="")
+        task = bar.add_task("filming", total=limit if math.isfinite(limit) else None, note="")
         for picture in play(env, policy, level, key=key, deterministic=deterministic):
             pictures.append(picture)
             bar.advance(task)
-            if len(pictures) >= limit:
+            if len(pictures) + 1 > limit:
                 break
         bar.update(task, total=len(pictures))
     _write(out, np.stack(pictures), env.pictures_per_second)
@@ -79,12 +81,17 @@ def play(
         state, observation, done, count = after.state, after.observation, bool(after.done), count + 1
 
 
-def _write(out: Path, pictures: UInt8[np.ndarray, "time height width 3"], pictures_per_second: float) -> None:
+def _try_to_write(out: Path) -> None:
+    """Find out before filming whether the film can be written; the writers are bad at telling."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        if out.suffix.lower() == ".gif":
-            imageio.imwrite(out, pictures, duration=1000 / pictures_per_second, loop=0)
-        else:
-            imageio.imwrite(out, pictures, fps=pictures_per_second, macro_block_size=2)
+        out.open("wb").close()
     except OSError as error:
-        raise SamplrError(f"cannot write '{out}': {error.strerror or error}") from error
+        raise SamplrError(f"cannot write '{out}': {error.strerror}") from error
+
+
+def _write(out: Path, pictures: UInt8[np.ndarray, "time height width 3"], pictures_per_second: float) -> None:
+    if out.suffix.lower() == ".gif":
+        imageio.imwrite(out, pictures, duration=1000 / pictures_per_second, loop=0)
+    else:
+        imageio.imwrite(out, pictures, fps=pictures_per_second, macro_block_size=2)

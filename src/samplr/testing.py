@@ -44,14 +44,14 @@ def check_environment(env: Environment, *, episodes: int = 32, seed: int = 0) ->
     laws = None
     if isinstance(env, GroundedEnvironment):
         laws = jit(functools.partial(_grounded_pairs, env), runs_once=True)
-    # Another program for the same episode: dice thrown while tracing would have fallen otherwise.
-    play_again = jit(lambda key: _play(env, key, False), runs_once=True)
+    # Traced anew, the same program must come out: dice thrown while tracing would have fallen otherwise.
+    play_again = jit(lambda key, other: _play(env, key, other), runs_once=True)
     for number, episode_key in enumerate(jax.random.split(jax.random.key(seed), episodes)):
         episode, twin = play(episode_key, False), play(episode_key, True)
         if number < LEVELS:
             _check_level(env, episode.level)
         if number == 0:
-            again = (play(episode_key, False), play_again(episode_key))
+            again = (play(episode_key, False), play_again(episode_key, False))
             same = all(_same(other.steps, episode.steps) for other in again)
             _require(same, "the same keys give another episode: something besides them is random")
         live = _live_steps(episode.steps)

@@ -11,7 +11,7 @@ own choosing. Resets are the loop's business: `step` never resets. Three laws ar
 
 import abc
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar, TypeAlias
 
 import equinox as eqx
@@ -155,13 +155,23 @@ class Environment(eqx.Module):
         """What a film shows of a step: states along a leading axis; here only the one it leads to."""
         return jax.tree.map(lambda leaf: leaf[None], self.step(world, state, action, key=key).state)
 
+    def level_shapes(self) -> tuple[Level, ...]:
+        """The shapes of every kind of level; most worlds have one kind."""
+        return (jax.eval_shape(lambda key: self.sample_level(key=key), jax.random.key(0)),)
+
+    def _shapes_with(self, names: Collection[str]) -> Level:
+        """The shapes of the kind of level that has these parts."""
+        kinds = self.level_shapes()
+        for shapes in kinds:
+            if _leaves_by_name(shapes).keys() == set(names):
+                return shapes
+        known = " or ".join(str(list(_leaves_by_name(shapes))) for shapes in kinds)
+        raise LevelError(f"a level of {type(self).__name__} has the parts {known}, not {list(names)}")
+
     def validate(self, level: Level) -> None:
         """Raise `LevelError` where a level does not fit; this checks shapes, a world may check more."""
-        expected = jax.eval_shape(lambda key: self.sample_level(key=key), jax.random.key(0))
-        want, got = _leaves_by_name(expected), _leaves_by_name(level)
-        if want.keys() != got.keys():
-            raise LevelError(f"a level of {type(self).__name__} has the parts {list(want)}, not {list(got)}")
-        for name, leaf in want.items():
+        got = _leaves_by_name(level)
+        for name, leaf in _leaves_by_name(self._shapes_with(got)).items():
             if np.shape(got[name]) != leaf.shape:
                 raise LevelError(f"the level's {name} has shape {np.shape(got[name])}, expected {leaf.shape}")
 
@@ -171,10 +181,9 @@ class Environment(eqx.Module):
 
     def level_from_json(self, data: Mapping[str, Any]) -> Level:
         """Read what `level_to_json` wrote, by hand or by program; raises `LevelError` where it does not fit."""
-        template = jax.eval_shape(lambda key: self.sample_level(key=key), jax.random.key(0))
-        want, values = _leaves_by_name(template), {"origin": int(Origin.PRIOR), **data}
-        if set(values) != set(want):
-            raise LevelError(f"a level of {type(self).__name__} has the parts {list(want)}, not {list(values)}")
+        values = {"origin": int(Origin.PRIOR), **data}
+        template = self._shapes_with(values)
+        want = _leaves_by_name(template)
         try:
             arrays = [_as_numbers(values[name], leaf.dtype) for name, leaf in want.items()]
         except (TypeError, ValueError, OverflowError) as error:

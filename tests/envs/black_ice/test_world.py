@@ -336,6 +336,17 @@ def as_json(levels):
 
 
 class TestLevels:
+    def test_a_circuit_level_goes_through_json(self, suites):
+        level = suites["f1"]["Monaco q=0.2"](KEY)
+        again = ENV.level_from_json(ENV.level_to_json(level))
+        np.testing.assert_array_equal(again.layout.centre, level.layout.centre)
+        np.testing.assert_array_equal(again.aleatoric.bits, level.aleatoric.bits)
+        assert again.layout.frame_limit == level.layout.frame_limit
+        for part, value in {"centre": level.layout.centre * jnp.nan, "frame_limit": jnp.int32(0)}.items():
+            broken = eqx.tree_at(lambda x, part=part: getattr(x.layout, part), level, value)
+            with pytest.raises(LevelError, match=f"layout.{part}"):
+                ENV.validate(broken)
+
     def test_a_level_is_its_track_and_its_ice(self, levels):
         # The rate only says where the ice came from.
         level = one(levels)
@@ -528,3 +539,29 @@ class TestNetworks:
         bound = 2**0.5 * (6 / (9 * 8 + 9 * 16)) ** 0.5
         assert 0.98 * bound < float(jnp.abs(layer.weight).max()) <= bound
         assert (np.asarray(layer.bias) == np.float32(0.1)).all()
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"cell": 0.0}, "a cell above 0"),
+        ({"alpha": -1.0}, "an? alpha above 0"),
+        ({"frame_stack": 0}, "a frame_stack of at least 1"),
+        ({"ice_rule": "sticky"}, "unknown ice rule 'sticky': choose one of max, mean, min, nearest"),
+    ],
+)
+def test_settings_that_make_no_world_are_refused(setting, message):
+    with pytest.raises(SamplrError, match=message):
+        BlackIce(**setting)
+
+
+def test_the_last_picture_of_a_step_is_where_it_ends():
+    env = BlackIce(cell=4.0, smoothing=1, rules=Rules(action_repeat=5))
+
+    def go(key):
+        level = env.sample_level(key=key)
+        world = env.build(level.layout)
+        state, _ = env.reset(world, level.aleatoric, key=key)
+        return env.states_between(world, state, jnp.array([0.0, 1.0, 0.0]), key=key).drive.frame
+
+    assert jit(go, runs_once=True)(KEY).tolist() == [2, 4, 5]

@@ -10,6 +10,7 @@ from samplr.envs.black_ice.contacts import TileGeometry, touching
 from samplr.envs.black_ice.ice import IceRule, acting_tiles, friction_limit
 from samplr.envs.black_ice.physics import Car, drive_frame, hull_origin, park, start
 from samplr.envs.black_ice.tracks import Track
+from samplr.errors import SamplrError
 
 
 class Rules(eqx.Module):
@@ -29,6 +30,11 @@ class Rules(eqx.Module):
     """Frames without a new tile after which the episode ends (terminates); 0 for never."""
     lap_share: float = 0.95
     """Back at the start with more than this share of the tiles visited, the lap counts as driven."""
+
+    def __check_init__(self) -> None:
+        for name in ("action_repeat", "frame_limit"):
+            if getattr(self, name) < 1:
+                raise SamplrError(f"the rules need a {name} of at least 1, not {getattr(self, name)}")
 
 
 TRAINING = Rules()

@@ -6,7 +6,7 @@ The driver sees the road from above as in gymnasium's CarRacing, and each action
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 import equinox as eqx
 import jax
@@ -33,7 +33,7 @@ from samplr.envs.black_ice.tracks import (
     track_along,
 )
 from samplr.envs.spaces import Box
-from samplr.errors import LevelError, SamplrError
+from samplr.errors import LevelError, SamplrError, UnknownNameError
 from samplr.posteriors import BernoulliEvidence, BernoulliField, BetaBernoulli
 
 EVALUATED_RATES = (0.0, 0.2, 0.4, 0.6, 0.8)
@@ -113,6 +113,11 @@ class BlackIce(GroundedEnvironment):
         for name in ("tiles_per_draw", "frame_stack", "smoothing"):
             if getattr(self, name) < 1:
                 raise SamplrError(f"black ice needs a {name} of at least 1, not {getattr(self, name)}")
+        for name in ("alpha", "beta", "cell"):
+            if not getattr(self, name) > 0:
+                raise SamplrError(f"black ice needs a {name} above 0, not {getattr(self, name):g}")
+        if self.ice_rule not in get_args(IceRule):
+            raise UnknownNameError("ice rule", self.ice_rule, get_args(IceRule))
 
     @property
     def observation_space(self) -> Box | dict[str, Box]:
@@ -257,11 +262,21 @@ class BlackIce(GroundedEnvironment):
 
         return sample
 
+    def level_shapes(self) -> tuple[Level, ...]:
+        """A random loop, or a circuit."""
+        on_circuit = self.on_circuit(next(iter(CIRCUITS.values())))
+        return (*super().level_shapes(), jax.eval_shape(on_circuit, jax.random.key(0)))
+
     def validate(self, level: Level) -> None:
-        """Check shapes and ranges; a level may be a random loop or a circuit."""
+        """Check shapes and ranges."""
         super().validate(level)
-        points = np.asarray(level.layout.points)
-        if not np.isfinite(points).all() or points.min() < 0 or points.max() > 1:
+        layout = level.layout
+        if isinstance(layout, CircuitLayout):
+            if not np.all(np.abs(np.asarray(layout.centre)) <= CIRCUIT_PLAYFIELD):
+                raise LevelError(f"the level's layout.centre must lie within {CIRCUIT_PLAYFIELD:g} of the middle")
+            if layout.frame_limit < 1:
+                raise LevelError(f"the level's layout.frame_limit is {int(layout.frame_limit)}, not at least 1")
+        elif not np.all((np.asarray(layout.points) >= 0) & (np.asarray(layout.points) <= 1)):
             raise LevelError("the level's layout.points must lie in the unit square")
         if not 0 <= float(level.aleatoric.rate) <= 1:
             raise LevelError(f"the level's aleatoric.rate is {float(level.aleatoric.rate):g}, not in [0, 1]")
@@ -274,16 +289,18 @@ class BlackIce(GroundedEnvironment):
     def states_between(
         self, world: TrackWorld, state: BlackIceState, action: Float[Array, "3"], *, key: PRNGKeyArray
     ) -> BlackIceState:
-        """Every other frame, at the speed of life."""
+        """Every other frame, at the speed of life, and the last."""
         icy = self._icy_tiles(state.ice, state.drive)
-        rules = dataclasses.replace(self.rules, action_repeat=_FRAMES_PER_PICTURE)
+        frame_by_frame = dataclasses.replace(self.rules, action_repeat=1)
 
         def go_on(now: Drive, _: None) -> tuple[Drive, Drive]:
-            after = drive(world.road, now, action, icy, rules, self.ice_rule)[0]
+            after = drive(world.road, now, action, icy, frame_by_frame, self.ice_rule)[0]
             return after, after
 
-        count = -(-self.rules.action_repeat // _FRAMES_PER_PICTURE)
-        _, drives = jax.lax.scan(go_on, state.drive, None, length=count)
+        last = self.rules.action_repeat - 1
+        shown = np.array([*range(_FRAMES_PER_PICTURE - 1, last, _FRAMES_PER_PICTURE), last])
+        _, drives = jax.lax.scan(go_on, state.drive, None, length=last + 1)
+        drives = jax.tree.map(lambda leaf: leaf[shown], drives)
         return jax.vmap(lambda now: BlackIceState(now, state.ice, state.views))(drives)
 
     def _draws(self, layout: ControlPoints | CircuitLayout) -> int:
