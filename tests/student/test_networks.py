@@ -1,6 +1,8 @@
 """Networks: sequences and steps agree, memories are emptied where an episode begins, names are known."""
 
 import functools
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -140,3 +142,23 @@ def test_an_unknown_encoder_is_refused_with_the_known_ones() -> None:
     with pytest.raises(UnknownNameError) as error:
         build_network(Recall(), "cnn", (), 0, key=jax.random.key(0))
     assert str(error.value) == "unknown encoder 'cnn': choose one of mlp, twice"
+
+
+HEADS_ON_A_CPU = """
+import jax
+from samplr.compiling import jit
+from samplr.envs.black_ice import BlackIce
+from samplr.student.networks import build_network
+
+build = jit(jax.vmap(lambda key: build_network(BlackIce(), "paper", (), 0, 100, key=key)), runs_once=True)
+networks = jax.block_until_ready(build(jax.random.split(jax.random.key(0), 2)))
+for hidden in (networks.actor_hidden, networks.critic_hidden):
+    for weight in hidden.weight:
+        assert abs(weight @ weight.T / 2 - jax.numpy.eye(100)).max() < 1e-5
+assert (networks.actor_hidden.weight != networks.critic_hidden.weight).all()
+"""
+
+
+def test_wide_heads_are_orthogonal_and_made_in_finite_time():
+    # In a process of its own: two QR factorisations of this size used to wait for each other forever.
+    subprocess.run([sys.executable, "-c", HEADS_ON_A_CPU], check=True, timeout=120)

@@ -1,5 +1,6 @@
 """Networks: an encoder, an optional memory, and the heads for policy and value."""
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -109,6 +110,28 @@ def orthogonal(inputs: int, outputs: int, *, gain: float, key: PRNGKeyArray) -> 
     return eqx.tree_at(lambda x: (x.weight, x.bias), layer, (weight, jnp.zeros(outputs)))
 
 
+_product = functools.partial(jnp.matmul, precision="highest")
+
+
+def _wide_orthogonal(inputs: int, outputs: int, *, gain: float, key: PRNGKeyArray) -> eqx.nn.Linear:
+    """As `orthogonal`, by matrix products alone.
+
+    Two large QR factorisations in one CPU program wait for each other forever (seen with JAX 0.10 on two cores). Newton
+    and Schulz's iteration takes every singular value of a Gaussian matrix to 1, which leaves its orthogonal factor, and
+    that is distributed as the QR factorisation's.
+    """
+    layer = eqx.nn.Linear(inputs, outputs, key=key)
+    gaussian = jax.random.normal(key, (outputs, inputs)) / (inputs**0.5 + outputs**0.5)
+
+    def towards_one(_: Array, w: Array) -> Array:
+        # The smaller of the two products, wwᵀw = (wwᵀ)w = w(wᵀw).
+        cube = _product(_product(w, w.T), w) if outputs <= inputs else _product(w, _product(w.T, w))
+        return 1.5 * w - 0.5 * cube
+
+    weight = gain * jax.lax.fori_loop(0, 40, towards_one, gaussian)
+    return eqx.tree_at(lambda x: (x.weight, x.bias), layer, (weight, jnp.zeros(outputs)))
+
+
 def first_observation(env: Environment, *, key: PRNGKeyArray) -> PyTree:
     """What the agent sees first on a level from the ground truth."""
     level_key, reset_key = jax.random.split(key)
@@ -151,7 +174,7 @@ def build_network(
     def before(head_key: PRNGKeyArray) -> eqx.nn.Linear | None:
         # Folded in, so that a network without such layers begins as it always did.
         key = jax.random.fold_in(head_key, 1)
-        return orthogonal(inputs_of_heads, head, gain=2**0.5, key=key) if head else None
+        return _wide_orthogonal(inputs_of_heads, head, gain=2**0.5, key=key) if head else None
 
     actor_hidden, critic_hidden = before(actor_key), before(critic_key)
     features = head or inputs_of_heads
