@@ -1,6 +1,7 @@
 """Films: a trained student plays one level, drawn for people."""
 
 import math
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -93,5 +94,8 @@ def _try_to_write(out: Path) -> None:
 def _write(out: Path, pictures: UInt8[np.ndarray, "time height width 3"], pictures_per_second: float) -> None:
     if out.suffix.lower() == ".gif":
         imageio.imwrite(out, pictures, duration=1000 / pictures_per_second, loop=0)
-    else:
+        return
+    with warnings.catch_warnings():
+        # The encoder is a process of its own, and JAX warns of every fork; this one ends in another program at once.
+        warnings.filterwarnings("ignore", message=r"os\.fork\(\)")
         imageio.imwrite(out, pictures, fps=pictures_per_second, macro_block_size=2)
