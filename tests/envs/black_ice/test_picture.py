@@ -55,7 +55,7 @@ def test_the_car_faces_up_in_its_own_picture_and_north_is_up_on_the_map() -> Non
 
 
 def test_films_of_the_longest_circuits_are_drawn_in_reasonable_time() -> None:
-    """A film needs some 20 pictures for each second it takes to make; the bar is four times what they take."""
+    """The aim is 20 pictures per second; the bar leaves room for slow machines, four times that long."""
     angle = 2 * jnp.pi * jnp.arange(4999) / 4999
     track = track_along(350 * jnp.stack([jnp.cos(angle), jnp.sin(angle)], axis=1))
     car, ice = start(track.centre[0], track.heading[0]), np.arange(4999) % 5 == 0
