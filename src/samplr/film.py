@@ -1,11 +1,13 @@
 """Films: a trained student plays one level, drawn for people."""
 
+import contextlib
 import math
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import imageio.v3 as imageio
+import imageio.v2 as imageio
 import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray, UInt8
@@ -46,19 +48,18 @@ def film(
         raise SamplrError(f"a film is an .mp4 or a .gif file, not '{out.name}'")
     if not seconds > 0:
         raise SamplrError(f"a film of {seconds:g} seconds has no pictures: ask for more than 0")
-    limit = max(seconds * env.pictures_per_second, 1)
-    pictures: list[UInt8[np.ndarray, "height width 3"]] = []
     _try_to_write(out)
-    with progress_bar("pictures", shown=progress) as bar:
+    limit, count = max(seconds * env.pictures_per_second, 1), 0
+    with progress_bar("pictures", shown=progress) as bar, _writer(out, env.pictures_per_second) as writer:
         task = bar.add_task("filming", total=limit if math.isfinite(limit) else None, note="")
         for picture in play(env, policy, level, key=key, deterministic=deterministic):
-            pictures.append(picture)
+            writer.append_data(picture)
             bar.advance(task)
-            if len(pictures) + 1 > limit:
+            count += 1
+            if count + 1 > limit:
                 break
-        bar.update(task, total=len(pictures))
-    _write(out, np.stack(pictures), env.pictures_per_second)
-    return len(pictures)
+        bar.update(task, total=count)
+    return count
 
 
 def play(
@@ -86,16 +87,19 @@ def _try_to_write(out: Path) -> None:
     """Find out before filming whether the film can be written; the writers are bad at telling."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.open("wb").close()
+        out.open("ab").close()
     except OSError as error:
         raise SamplrError(f"cannot write '{out}': {error.strerror}") from error
 
 
-def _write(out: Path, pictures: UInt8[np.ndarray, "time height width 3"], pictures_per_second: float) -> None:
+@contextlib.contextmanager
+def _writer(out: Path, pictures_per_second: float) -> Iterator[Any]:
+    """What takes one picture after the other: a minute of them would fill a gigabyte."""
+    options: dict[str, Any] = {"fps": pictures_per_second, "macro_block_size": 2}
     if out.suffix.lower() == ".gif":
-        imageio.imwrite(out, pictures, duration=1000 / pictures_per_second, loop=0)
-        return
+        options = {"duration": 1000 / pictures_per_second, "loop": 0}
     with warnings.catch_warnings():
         # The encoder is a process of its own, and JAX warns of every fork; this one ends in another program at once.
         warnings.filterwarnings("ignore", message=r"os\.fork\(\)")
-        imageio.imwrite(out, pictures, fps=pictures_per_second, macro_block_size=2)
+        with imageio.get_writer(out, **options) as writer:
+            yield writer
