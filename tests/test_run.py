@@ -16,7 +16,7 @@ import samplr
 from samplr.envs.icy_road import IcyRoad
 from samplr.errors import RunFolderError, SamplrWarning
 from samplr.posteriors import BernoulliField
-from samplr.run import Run
+from samplr.run import Run, _unloadable_warning
 from samplr.store import RunFolder, read_checkpoint
 from store.runs import truncate
 from tiny import STEPS_PER_UPDATE, contents, sharing_programs, tiny_config
@@ -221,3 +221,13 @@ def test_at_the_start_of_an_episode_no_memory_is_the_empty_one(run: Run, observa
     assert int(without) == int(empty)
     assert_bitwise_equal(after_none, after_empty)
     assert not np.array_equal(after_none[0], policy.initial_memory()[0])
+
+
+def test_a_world_that_no_other_program_will_find_is_told() -> None:
+    class Mine(IcyRoad):
+        __module__ = "__main__"
+
+    assert _unloadable_warning(samplr.default_config("icy_road")) is None
+    told = _unloadable_warning(samplr.default_config(Mine()))
+    assert told is not None
+    assert told.startswith("Mine is defined in the program itself")

@@ -8,7 +8,7 @@ import dataclasses
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
@@ -178,52 +178,8 @@ def _replaced(config: Config, path: list[str], value: Any) -> Config:
 
 def validate(config: Config) -> None:
     """Raise `SamplrError` where a configuration cannot be trained."""
-    student, replay, samples = config.student, config.replay, config.fictitious.samples
-    at_least_one = {
-        "steps": config.steps,
-        "seeds": config.seeds,
-        "workers": config.workers,
-        "rollout": config.rollout,
-        "log-every": config.log_every,
-        "student.epochs": student.epochs,
-        "student.minibatches": student.minibatches,
-        "replay.capacity": replay.capacity,
-        "gradient-updates": 1 if config.gradient_updates is None else config.gradient_updates,
-        "fictitious.samples": 1 if samples == "exact" else samples,
-    }
-    for name, value in at_least_one.items():
-        if value < 1:
-            raise SamplrError(f"--{name} must be at least 1, not {value}")
-    for name, size in {"student.memory": student.memory, "student.head": student.head}.items():
-        if size < 0:
-            raise SamplrError(f"--{name} must not be negative, and is {size}")
-    shares = {
-        "replay.rate": replay.rate,
-        "replay.fill": replay.fill,
-        "replay.staleness": replay.staleness,
-        "student.discount": student.discount,
-        "student.gae-lambda": student.gae_lambda,
-    }
-    for name, share in shares.items():
-        if not 0 <= share <= 1:
-            raise SamplrError(f"--{name} must lie between 0 and 1, not {share:g}")
-    positive = {
-        "replay.temperature": replay.temperature,
-        "student.learning-rate": student.learning_rate,
-        "student.adam-epsilon": student.adam_epsilon,
-        "student.clip": student.clip,
-        "student.max-gradient-norm": student.max_gradient_norm,
-    }
-    for name, number in positive.items():
-        if not 0 < number < math.inf:
-            raise SamplrError(f"--{name} must be a positive number, not {number:g}")
-    for name, number in {
-        "student.value-coefficient": student.value_coefficient,
-        "student.entropy-coefficient": student.entropy_coefficient,
-        "checkpoint-seconds": config.checkpoint_seconds,
-    }.items():
-        if not 0 <= number < math.inf:
-            raise SamplrError(f"--{name} must not be negative, and is {number:g}")
+    _validate_numbers(config)
+    student, replay = config.student, config.replay
     if config.teacher != "dr" and replay.rate == 0:
         raise SamplrError("--replay.rate 0 never replays a level: choose --teacher dr instead")
     if config.grounding == "fictitious" and config.teacher != "dr" and replay.score == "max_mc":
@@ -237,6 +193,54 @@ def validate(config: Config) -> None:
         raise SamplrError(
             f"--student.minibatches {student.minibatches} does not divide the {sequences} {unit} of a rollout"
         )
+
+
+def _validate_numbers(config: Config) -> None:
+    """Raise `SamplrError` for a number outside of its range; NaN is outside of every range."""
+    student, replay, samples = config.student, config.replay, config.fictitious.samples
+    at_least_one = {
+        "steps": config.steps,
+        "seeds": config.seeds,
+        "workers": config.workers,
+        "rollout": config.rollout,
+        "log-every": config.log_every,
+        "student.epochs": student.epochs,
+        "student.minibatches": student.minibatches,
+        "replay.capacity": replay.capacity,
+        "gradient-updates": 1 if config.gradient_updates is None else config.gradient_updates,
+        "fictitious.samples": 1 if samples == "exact" else samples,
+    }
+    not_negative = {
+        "student.memory": student.memory,
+        "student.head": student.head,
+        "student.value-coefficient": student.value_coefficient,
+        "student.entropy-coefficient": student.entropy_coefficient,
+        "checkpoint-seconds": config.checkpoint_seconds,
+    }
+    shares = {
+        "replay.rate": replay.rate,
+        "replay.fill": replay.fill,
+        "replay.staleness": replay.staleness,
+        "student.discount": student.discount,
+        "student.gae-lambda": student.gae_lambda,
+    }
+    positive = {
+        "replay.temperature": replay.temperature,
+        "student.learning-rate": student.learning_rate,
+        "student.adam-epsilon": student.adam_epsilon,
+        "student.clip": student.clip,
+        "student.max-gradient-norm": student.max_gradient_norm,
+    }
+    _require(at_least_one, lambda number: number >= 1, "must be at least 1, not")
+    _require(not_negative, lambda number: 0 <= number < math.inf, "must not be negative, and is")
+    _require(shares, lambda number: 0 <= number <= 1, "must lie between 0 and 1, not")
+    _require(positive, lambda number: 0 < number < math.inf, "must be a positive number, not")
+
+
+def _require(numbers: Mapping[str, float], fits: Callable[[float], bool], rule: str) -> None:
+    for name, number in numbers.items():
+        if not fits(number):
+            raise SamplrError(f"--{name} {rule} {number:g}")
 
 
 def to_json(config: Config) -> dict[str, Any]:

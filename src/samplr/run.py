@@ -103,15 +103,21 @@ def train(config: Config, out: str | Path | None = None, *, resume: bool = False
     bar = progress_bar(shown=progress)
     if out is None:
         return _train(training, None, bar)
-    if type(config.env).__module__ == "__main__":
-        warnings.warn(
-            f"{type(config.env).__name__} is defined in the program itself, so no other program can load this run: "
-            "move it to a module of its own",
-            SamplrWarning,
-            stacklevel=2,
-        )
+    if unloadable := _unloadable_warning(config):
+        warnings.warn(unloadable, SamplrWarning, stacklevel=2)
     with RunFolder.open(Path(out), to_json(config), resume=resume, may_change=MAY_CHANGE) as folder:
         return _train(training, folder, bar)
+
+
+def _unloadable_warning(config: Config) -> str | None:
+    """A line for a world that no other program will find by its name."""
+    world = type(config.env)
+    if world.__module__ != "__main__":
+        return None
+    return (
+        f"{world.__name__} is defined in the program itself, so no other program can load this run: "
+        "move it to a module of its own"
+    )
 
 
 def load(path: str | Path) -> Run:
