@@ -1,6 +1,7 @@
 """What our agent sees against what gymnasium's agent sees, frame by frame."""
 
 import functools
+import importlib
 import math
 import os
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from samplr.envs.black_ice.tracks import Track, bezier_track, sample_control_poi
 os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
 car_racing = pytest.importorskip("gymnasium.envs.box2d.car_racing", reason="needs samplr[box2d]")
+box2d = importlib.import_module("samplr.envs.black_ice.box2d")
 
 SETTLED = 50
 """Frames until the simulator's camera has zoomed in."""
@@ -42,20 +44,7 @@ class Simulator(car_racing.CarRacing):
         self.drawn = False
         visited = np.zeros(MOST_TILES, bool)
         visited[: len(self.road)] = [tile.road_visited for tile in self.road]
-        return self.our_car(), visited, seen
-
-    def our_car(self) -> Car:
-        bodies, wheels = [self.car.hull, *self.car.wheels], self.car.wheels
-        return Car(
-            position=_array([tuple(body.worldCenter) for body in bodies]),
-            angle=_array([body.angle for body in bodies]),
-            velocity=_array([tuple(body.linearVelocity) for body in bodies]),
-            spin=_array([body.angularVelocity for body in bodies]),
-            omega=_array([wheel.omega for wheel in wheels]),
-            phase=_array([wheel.phase for wheel in wheels]),
-            gas=_array([wheel.gas for wheel in wheels]),
-            windup=jnp.zeros(4),
-        )
+        return jax.tree.map(_array, box2d.car_state(self.car)), visited, seen
 
     def our_track(self) -> Track:
         heading = np.array([beta for _, beta, _, _ in self.track])

@@ -1,15 +1,13 @@
 """What the wheels touch: hand-made tiles, the nearest tile, and which tiles can be left out."""
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from samplr.compiling import jit
-from samplr.envs.black_ice.contacts import SKIN, nearby, reachable, tile_geometry, touching
+from samplr.envs.black_ice.contacts import SKIN, tile_geometry, touching
 from samplr.envs.black_ice.physics import WHEEL_RADIUS, WHEEL_WIDTH, Car, park
-from samplr.envs.black_ice.tracks import bezier_track, sample_control_points
 
 SQUARE = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]], float)
 
@@ -72,35 +70,3 @@ class TestNearest:
         contacts = touch(geometry(SQUARE, crossing), wheels((0, 0, 0), (0.8, 0, 0)))
         assert contacts.nearest[:2].tolist() == [0, 1]
         np.testing.assert_allclose(contacts.outside[0], [-1, -0.5], atol=1e-6)
-
-
-class TestNearby:
-    @pytest.fixture(scope="class")
-    @classmethod
-    def track(cls):
-        return jit(lambda key: bezier_track(sample_control_points(key=key)))(jax.random.key(0))
-
-    def test_nothing_reachable_is_left_out(self, track):
-        tiles = jit(tile_geometry)(track.tiles)
-
-        @jit
-        @jax.vmap
-        def check(centre, heading):
-            car = park(centre, heading)
-            reached, index = reachable(tiles, car, seconds=0.16), nearby(tiles, car, count=144)
-            few = touching(tiles.at(index), car).touched
-            left_out = reached.at[index].set(False).any() | (touching(tiles, car).touched.sum() != few.sum())
-            return reached.sum(), left_out
-
-        reached, left_out = check(track.centre, track.heading)
-        assert 4 <= reached.min() <= reached.max() <= 144
-        assert not left_out.any()
-
-    def test_what_is_touched_after_the_longest_way_was_reachable(self, track):
-        tiles = jit(tile_geometry)(track.tiles)
-        for angle in np.linspace(-3, 3, 7):
-            car = park(track.centre[0], jnp.float32(angle))
-            way = 16 * jnp.array([-jnp.sin(angle), jnp.cos(angle)])
-            later = eqx.tree_at(lambda c: c.position, car, car.position + way)
-            touched = touch(tiles, later).touched.any(axis=0)
-            assert (reachable(tiles, car, seconds=0.16) | ~touched).all()

@@ -129,18 +129,7 @@ class RealBlackIce(car_racing.CarRacing):
     @property
     def state(self) -> Car:
         """The car, in the terms of our own physics."""
-        wheels = self.car.wheels
-        bodies = [self.car.hull, *wheels]
-        return Car(
-            position=_array([tuple(body.worldCenter) for body in bodies]),
-            angle=_array([body.angle for body in bodies]),
-            velocity=_array([tuple(body.linearVelocity) for body in bodies]),
-            spin=_array([body.angularVelocity for body in bodies]),
-            omega=_array([wheel.omega for wheel in wheels]),
-            phase=_array([wheel.phase for wheel in wheels]),
-            gas=_array([wheel.gas for wheel in wheels]),
-            windup=_array([abs(wheel.joint.GetMotorTorque(1 / FRAME)) * FRAME for wheel in wheels]),
-        )
+        return car_state(self.car)
 
     @property
     def _lap_finished(self) -> bool:
@@ -206,6 +195,22 @@ class RealBlackIce(car_racing.CarRacing):
         tile.road_visited, tile.road_friction, tile.idx = False, 1.0, index
         tile.fixtures[0].sensor = True
         return tile
+
+
+def car_state(car: car_dynamics.Car) -> Car:
+    """A car of the real simulator in the terms of our own physics."""
+    wheels = car.wheels
+    bodies = [car.hull, *wheels]
+    return Car(
+        position=_array([tuple(body.worldCenter) for body in bodies]),
+        angle=_array([body.angle for body in bodies]),
+        velocity=_array([tuple(body.linearVelocity) for body in bodies]),
+        spin=_array([body.angularVelocity for body in bodies]),
+        omega=_array([wheel.omega for wheel in wheels]),
+        phase=_array([wheel.phase for wheel in wheels]),
+        gas=_array([wheel.gas for wheel in wheels]),
+        windup=_array([abs(wheel.joint.GetMotorTorque(1 / FRAME)) * FRAME for wheel in wheels]),
+    )
 
 
 def _array(values: list) -> Any:

@@ -14,20 +14,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from samplr.envs.black_ice.physics import TOP_SPEED, WHEEL_ANCHORS, WHEEL_HALF_EXTENTS, Car
+from samplr.envs.black_ice.physics import WHEEL_HALF_EXTENTS, Car
 
 SKIN = 0.02
 """Box2D's polygons touch when they are as close as this."""
-# How far from the hull's centre of mass a wheel reaches: the anchor, the half diagonal, and what the joints may give.
-_WHEEL_REACH = max((x**2 + (y + 0.083) ** 2) ** 0.5 for x, y in WHEEL_ANCHORS) + 0.61 + SKIN + 0.15
 
 
 class TileGeometry(eqx.Module):
     """Tiles, prepared for `touching`. Coordinates are relative to the tile's middle, which keeps them exact."""
 
     middle: Float[Array, "2 tiles"]
-    radius: Float[Array, " tiles"]
-    """Of the circle around the middle that holds the tile."""
     corners: Float[Array, "2 4 tiles"]
     normals: Float[Array, "2 6 tiles"]
     """Unit vectors; zero for a line through two equal corners, which then separates nothing."""
@@ -35,10 +31,6 @@ class TileGeometry(eqx.Module):
     """Where along each normal the tile has its middle."""
     halves: Float[Array, "6 tiles"]
     """Half the tile's extent along each normal."""
-
-    def at(self, index: Int[Array, " some"]) -> "TileGeometry":
-        """The geometry of some of the tiles."""
-        return jax.tree.map(lambda x: x[..., index], self)
 
 
 class Contacts(eqx.Module):
@@ -83,8 +75,7 @@ def tile_geometry(tiles: Float[Array, "tiles 4 2"]) -> TileGeometry:
     normals = jnp.stack([-side_y, side_x]) / jnp.where(length > 0, length, 1)
     along = normals[0, :, None] * corners[0] + normals[1, :, None] * corners[1]
     low, high = jnp.min(along, axis=1), jnp.max(along, axis=1)
-    radius = jnp.sqrt(jnp.max(corners[0] ** 2 + corners[1] ** 2, axis=0))
-    return TileGeometry(middle.T, radius, corners, normals, (low + high) / 2, (high - low) / 2)
+    return TileGeometry(middle.T, corners, normals, (low + high) / 2, (high - low) / 2)
 
 
 def touching(geometry: TileGeometry, car: Car) -> Contacts:
@@ -107,19 +98,3 @@ def touching(geometry: TileGeometry, car: Car) -> Contacts:
     touched = reduce(jnp.maximum, gaps) <= SKIN
     # The barrier keeps the compiler from working all this out again for every use of the result.
     return Contacts(jax.lax.optimization_barrier(jnp.where(touched, reduce(jnp.maximum, outside), jnp.inf)))
-
-
-def reachable(geometry: TileGeometry, car: Car, *, seconds: float) -> Bool[Array, " tiles"]:
-    """Which tiles a wheel may touch within this time, however it is driven."""
-    return _distance(geometry, car) <= TOP_SPEED * seconds + _WHEEL_REACH
-
-
-def nearby(geometry: TileGeometry, car: Car, *, count: int) -> Int[Array, " count"]:
-    """The `count` tiles nearest to the car: all that are `reachable`, as long as those are not more than `count`."""
-    return jax.lax.top_k(-_distance(geometry, car), count)[1]
-
-
-def _distance(geometry: TileGeometry, car: Car) -> Float[Array, " tiles"]:
-    """From the hull's centre of mass to the circle around each tile."""
-    dx, dy = car.position[0, 0] - geometry.middle[0], car.position[0, 1] - geometry.middle[1]
-    return jnp.sqrt(dx**2 + dy**2) - geometry.radius
