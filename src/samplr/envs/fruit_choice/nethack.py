@@ -25,7 +25,7 @@ if missing := [name for name in ("gymnasium", "nle", "minihack") if find_spec(na
 import gymnasium
 from minihack import MiniHackNavigation
 from minihack.base import HACKDIR, LIB_DIR
-from nle.nethack import Command, CompassDirection
+from nle.nethack import NLE_BL_HP, Command, CompassDirection
 
 REWARDS = {"apple": 3.0, "banana": 10.0}
 """What the right fruit pays; the other pays nothing."""
@@ -124,8 +124,11 @@ class RealFruitChoice(MiniHackNavigation):
         """Leave the game as it is until the next reset: quitting would wipe the last observation."""
 
     def _get_observation(self, observation: tuple) -> dict[str, np.ndarray]:
-        alive = np.any(observation[self._blstats_index])
-        return self._copied(observation) if alive else self._before_pages  # after a death all is wiped
+        if np.any(observation[self._blstats_index]):
+            return self._copied(observation)
+        # After a death all is wiped. What was seen last may be from before it, if there was more than a page to read.
+        self._before_pages["blstats"][NLE_BL_HP] = 0
+        return self._before_pages
 
     def _copied(self, observation: tuple) -> dict[str, np.ndarray]:
         # The arrays are views of buffers that the game writes its next frame to.
