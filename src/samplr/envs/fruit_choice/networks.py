@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, Int, Int8, PRNGKeyArray
 
 from samplr.envs.api import Encoder
 from samplr.envs.fruit_choice.glyphs import WALLS, Glyph
+from samplr.envs.fruit_choice.rooms import MAX_SIZE
 from samplr.envs.fruit_choice.terrain import COLUMNS, ROWS
 
 Observation = Mapping[str, Array]
@@ -151,8 +152,8 @@ rock, what was never seen, what is outside the map, and the hero, who is always 
 _LAST_KIND = max(KINDS.values())
 _FRUITS = (KINDS[Glyph.APPLE], KINDS[Glyph.BANANA])
 
-FOVEA = 13
-"""Side of the square around the hero that is seen exactly: from anywhere in a room of 8×8, all of it with its walls."""
+FOVEA = 2 * (MAX_SIZE - 2) + 1
+"""Side of the square around the hero that is seen exactly: from anywhere in a room, all of it with its walls."""
 PATCH = 7
 """Side of the patches that the rest is counted in."""
 PATCHES = (7, 23)
