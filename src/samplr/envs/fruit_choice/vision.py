@@ -1,0 +1,227 @@
+"""What NetHack's hero can see, where everything is lit.
+
+NetHack looks along *fingers* of light: in each quarter of the map it goes from row to row away from the hero, and a
+stretch of a row that is seen lets light fall on the row behind it. Where such a stretch begins, and how far it reaches
+behind a corner, is a matter of Bresenham's lines from the hero (`vision.c`, algorithm C). This is the same rule, told
+so that many heroes can look at once:
+
+- The lines to all cells are tested together. The cells of a line that lie in one row are neighbours, so that one look
+  at where the next blocked cell is tests them all: 20 lookups for a cell, 33,180 in all.
+- The fingers of a row are found together, for the four quarters side by side: of the row one needs to know its runs of
+  clear cells, of which there are no more than rooms, and of the row before its few fingers.
+
+So a look takes 19 rows one after another, each of some dozens of operations on a dozen numbers, and before and after
+them operations on the whole map at once.
+"""
+
+from functools import partial
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int, Int8, Int16, UInt32
+
+from samplr.envs.fruit_choice.terrain import COLUMNS, MAX_ROOMS, ROWS, Cell
+
+RUNS = MAX_ROOMS
+"""Runs of clear cells in a row: each has the floor of a room in it, or is a door between two rooms above and below."""
+FINGERS = 6
+"""Fingers that a row of a quarter can have."""
+_DEPTH = ROWS - 1
+"""Rows in a quarter, with the hero's: the hero is never in the outermost."""
+_WORD = 32
+_WORDS = 3
+_NOWHERE = _WORD * _WORDS
+
+Grid = Bool[Array, "21 79"]
+
+
+class _Chart(eqx.Module):
+    """Where to go on in each row, on the way to the right."""
+
+    next_blocked: Int8[Array, "*rows 79"]
+    """From each cell, the column of the next blocked one, or of the cell itself."""
+    next_lined: Int8[Array, "*rows 79"]
+    """The next clear cell that has a clear line to the hero."""
+    next_unlined: Int8[Array, "*rows 79"]
+    """The next cell of any kind that has none."""
+    runs: Int8[Array, "*rows 8"]
+    """Where runs of clear cells begin, of those that begin to the right of the hero."""
+
+
+class _Fingers(eqx.Module):
+    """Stretches of a row that let light fall on the next one."""
+
+    left: Int[Array, "*rows fingers"]
+    right: Int[Array, "*rows fingers"]
+    """The last cell of each, or -1 where there is none."""
+    ends_clear: Bool[Array, "*rows fingers"]
+    """Whether that cell is clear."""
+
+
+def could_see(clear: Grid, hero: Cell) -> Grid:
+    """The cells in sight of a hero who stands on a clear cell; blocked cells that end the sight are among them.
+
+    **Arguments:**
+
+    - `clear`: the cells that can be seen through. Those on the edge of the map cannot.
+    - `hero`: where the hero stands.
+    """
+    # Looking left is looking right in a mirror.
+    clears = jnp.stack([clear, clear[:, ::-1]])
+    columns = jnp.stack([hero[1], COLUMNS - 1 - hero[1]])
+    next_blocked = _next(~clears)
+    lines = _lines_are_clear(next_blocked, hero)
+    charts = jax.vmap(_chart)(clears, jnp.stack([lines, lines[:, ::-1]]), next_blocked, columns)
+    quarters = jax.vmap(jax.vmap(_look, (None, None, None, 0)), (0, 0, None, None))
+    stretches, light = quarters(charts, columns, hero[0], jnp.array([1, -1]))
+    seen = jax.vmap(partial(_seen, row=hero[0]))(clears, stretches, light)
+    return seen[0] | seen[1][:, ::-1]
+
+
+def _chart(clear: Grid, lines: Grid, next_blocked: Int8[Array, "21 79"], column: Int[Array, ""]) -> _Chart:
+    begins = clear & ~jnp.pad(clear, ((0, 0), (1, 0)))[:, :-1] & (jnp.arange(COLUMNS) > column)
+    words, runs = _packed(begins), []
+    for _ in range(RUNS):
+        runs.append(_lowest(words))
+        words &= ~_bit(runs[-1])
+    return _Chart(next_blocked, _next(clear & lines), _next(~lines), jnp.stack(runs, axis=-1))
+
+
+def _look(
+    chart: _Chart, column: Int[Array, ""], row: Int[Array, ""], step: Int[Array, ""]
+) -> tuple[_Fingers, _Fingers]:
+    """Look into one quarter, row by row: the stretches seen, and how far blocked cells are lit. The hero's row has one
+    stretch, and nothing else.
+    """
+    rows = row + step * jnp.arange(1, _DEPTH)
+    on_map = (rows >= 0) & (rows < ROWS)
+    ahead: _Chart = jax.tree.map(lambda leaf: leaf[jnp.clip(rows, 0, ROWS - 1)], chart)
+    nothing = _Fingers(jnp.full(FINGERS, _NOWHERE), jnp.full(FINGERS, -1), jnp.zeros(FINGERS, bool))
+    wall = chart.next_blocked[row, column].astype(int)
+    first = _Fingers(nothing.left.at[0].set(column), nothing.right.at[0].set(wall), nothing.ends_clear)
+    _, (stretches, light) = jax.lax.scan(partial(_next_row, column), first, (ahead, on_map))
+
+    def behind(one: Array, more: Array) -> Array:
+        return jnp.concatenate([one[None], more])
+
+    return jax.tree.map(behind, first, stretches), jax.tree.map(behind, nothing, light)
+
+
+def _next_row(
+    column: Int[Array, ""], fingers: _Fingers, row: tuple[_Chart, Bool[Array, ""]]
+) -> tuple[_Fingers, tuple[_Fingers, _Fingers]]:
+    """What fingers of light show of the next row: stretches that begin with clear cells, and blocked cells."""
+    chart, on_map = row
+    runs = chart.runs.astype(int)
+    # Light enters a run of clear cells at its beginning, or where a finger begins inside of it. Of fingers that enter
+    # at the same cell only the one that reaches furthest matters.
+    passes = (fingers.left < runs[:, None]) & (fingers.right >= runs[:, None])
+    entry = jnp.concatenate([runs, fingers.left])
+    mark = jnp.concatenate([jnp.max(jnp.where(passes, fingers.right, -1), axis=1), fingers.right])
+    end = chart.next_blocked[entry].astype(int)
+    left = chart.next_lined[entry].astype(int)
+    right = jnp.where(mark < end, jnp.minimum(chart.next_unlined[mark].astype(int) - 1, end), end)
+    # Next to the hero's own column a wall is seen, however narrow the stretch.
+    beside = (left == right) & (left == column) & (chart.next_blocked[column + 1] == column + 1)
+    right = jnp.where(beside, column + 1, right)
+    entered = on_map & (entry <= mark) & (left < end)
+    stretches = _distinct(_Fingers(left, right, right < end), entered & (left <= right))
+
+    # A wall that goes on past the end of a finger is seen one cell further, unless it is the end of a stretch.
+    enters = jnp.concatenate([passes, jnp.eye(FINGERS, dtype=bool)])
+    ends_stretch = jnp.any(enters & (entered & (entry < end))[:, None] & (end[:, None] == fingers.right), axis=0)
+    goes_on = fingers.ends_clear & (chart.next_blocked[fingers.right] == fingers.right) & ~ends_stretch
+    light = _Fingers(fingers.left, jnp.where(on_map, fingers.right + goes_on, -1), fingers.ends_clear)
+    return stretches, (stretches, light)
+
+
+def _distinct(stretches: _Fingers, there: Bool[Array, " entries"]) -> _Fingers:
+    """Of stretches that begin at the same cell the longest, moved to the front."""
+    entries = jnp.arange(len(there))
+    same = there & (stretches.left == stretches.left[:, None])
+    longer = stretches.right > stretches.right[:, None]
+    first_as_long = (stretches.right == stretches.right[:, None]) & (entries < entries[:, None])
+    keep = there & ~jnp.any(same & (longer | first_as_long), axis=1)
+    place = jnp.cumsum(keep) - 1
+    moved = keep & (place == jnp.arange(FINGERS)[:, None])
+    return _Fingers(
+        left=jnp.min(jnp.where(moved, stretches.left, _NOWHERE), axis=1),
+        right=jnp.max(jnp.where(moved, stretches.right, -1), axis=1),
+        ends_clear=jnp.any(moved & stretches.ends_clear, axis=1),
+    )
+
+
+def _seen(clear: Grid, stretches: _Fingers, light: _Fingers, *, row: Int[Array, ""]) -> Grid:
+    """The cells in stretches, and the blocked ones in the light."""
+    away = jnp.arange(ROWS) - row
+    quarter = (away < 0).astype(int), jnp.minimum(jnp.abs(away), _DEPTH - 1)
+
+    def covered(fingers: _Fingers) -> Grid:
+        left, right = fingers.left[quarter][:, None], fingers.right[quarter][:, None]
+        column = jnp.arange(COLUMNS)[:, None]
+        return jnp.any((left <= column) & (column <= right), axis=-1)
+
+    return covered(stretches) | (~clear & covered(light))
+
+
+def _lines_are_clear(next_blocked: Int8[Array, "2 21 79"], hero: Cell) -> Grid:
+    """Whether all cells strictly between the hero and a cell are clear, along Bresenham's line."""
+    down, right = jnp.arange(ROWS)[:, None] - hero[0], jnp.arange(COLUMNS) - hero[1]
+    side = (right < 0).astype(int)
+    part = jnp.asarray(_LINES)[:, jnp.minimum(jnp.abs(down), _DEPTH - 1), jnp.abs(right)]
+    row = jnp.clip(hero[0] + jnp.sign(down) * jnp.arange(_DEPTH)[:, None, None], 0, ROWS - 1)
+    first = jnp.where(side, COLUMNS - 1 - hero[1], hero[1]) + part % COLUMNS
+    length = part // COLUMNS
+    return jnp.all((length == 0) | (next_blocked[side, row, first] >= first + length), axis=0)
+
+
+def _bresenham() -> Int16[np.ndarray, "20 20 79"]:
+    """The part in each row of the line to each cell down and to the right, between its ends: `first + 79 * length`.
+
+    The line goes along its longer side, and a step across whenever its error, twice the short side less the long one at
+    first, is not negative.
+    """
+    lines = np.zeros((_DEPTH, _DEPTH, COLUMNS), np.int16)
+    for row in range(_DEPTH):
+        for column in range(COLUMNS):
+            long, short = max(row, column), min(row, column)
+            error, across = 2 * short - long, 0
+            for along in range(1, long):
+                if error >= 0:
+                    across, error = across + 1, error - 2 * long
+                error += 2 * short
+                y, x = (along, across) if row > column else (across, along)
+                lines[y, row, column] += COLUMNS if lines[y, row, column] else COLUMNS + x
+    return lines
+
+
+_LINES = _bresenham()
+
+
+def _next(cells: Bool[Array, "*rows 79"]) -> Int8[Array, "*rows 79"]:
+    """From each cell the column of the next one in `cells`, which may be the cell itself."""
+    at_or_after = _packed(np.triu(np.ones((COLUMNS, COLUMNS), bool)))
+    return _lowest(_packed(cells)[..., None, :] & at_or_after)
+
+
+def _packed(cells: Bool[Array, "*rows 79"]) -> UInt32[Array, "*rows 3"]:
+    """A row as the bits of a few words."""
+    bits = jnp.pad(cells, [(0, 0)] * (cells.ndim - 1) + [(0, _NOWHERE - COLUMNS)]).astype(jnp.uint32)
+    return jnp.sum(bits.reshape(*cells.shape[:-1], _WORDS, _WORD) << jnp.arange(_WORD, dtype=jnp.uint32), -1)
+
+
+def _lowest(words: UInt32[Array, "*rows 3"]) -> Int8[Array, "*rows"]:
+    """The column of the first bit that is set, or `_NOWHERE`."""
+    below = jax.lax.population_count(~words & (words - 1))  # all bits of a word where none is set
+    column = jnp.full(words.shape[:-1], _NOWHERE, jnp.int8)
+    for i in reversed(range(_WORDS)):
+        column = jnp.where(words[..., i] == 0, column, (_WORD * i + below[..., i]).astype(jnp.int8))
+    return column
+
+
+def _bit(column: Int8[Array, "*rows"]) -> UInt32[Array, "*rows 3"]:
+    """The words in which only this bit is set."""
+    shift = column[..., None].astype(int) - _WORD * jnp.arange(_WORDS)
+    return jnp.where((shift >= 0) & (shift < _WORD), jnp.uint32(1) << shift.astype(jnp.uint32), jnp.uint32(0))
