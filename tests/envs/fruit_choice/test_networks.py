@@ -212,16 +212,6 @@ def test_what_cannot_matter_is_not_described() -> None:
     assert not np.any(describe({**base, "glyphs": jnp.full((21, 79), Glyph.STONE)})[: -(27 + 4)])
 
 
-def test_about_as_many_inputs_are_on_as_the_first_layer_is_scaled_for() -> None:
-    """In the middle of a room of 8×8 with dark rooms next to it: the sum of squares, within a factor of 2."""
-    glyphs = np.full((21, 79), int(Glyph.STONE))
-    for left, floor in ((30, Glyph.DARK_FLOOR), (37, Glyph.FLOOR), (44, Glyph.DARK_FLOOR)):
-        glyphs[6:14, left : left + 8] = Glyph.VERTICAL_WALL
-        glyphs[7:13, left + 1 : left + 7] = floor
-    inputs = describe({**observation(), "glyphs": jnp.asarray(glyphs)})
-    assert networks._USUALLY_ON / 2 < float(jnp.sum(inputs**2)) < 2 * networks._USUALLY_ON
-
-
 # ---- cost
 
 

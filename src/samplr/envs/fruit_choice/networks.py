@@ -164,8 +164,6 @@ _PATCH_SCALE = np.array([1 / PATCH] * 3 + [1.0] * (_LAST_KIND - 3), np.float32)
 _PHASES = 4
 """Turns after which the phase of the time is the same again."""
 INPUTS = (FOVEA**2 + PATCHES[0] * PATCHES[1]) * _LAST_KIND + 3 * len(_FRUITS) + BLSTATS + _PHASES
-_USUALLY_ON = 128
-"""About how many of the inputs are 1 at a time; the others are near 0."""
 
 
 class CompactEncoder(eqx.Module):
@@ -173,18 +171,18 @@ class CompactEncoder(eqx.Module):
 
     Everything is relative to the hero: the things in the square around him one by one, those on the whole map counted
     in patches, and where exactly each fruit is. The bottom lines are scaled to about 1, and the turn is told modulo 4
-    as well: whether time went on is how one knows that an action was a question's beginning, and 1 turn in 250 is hard
-    to see. With weights of its own for each run, all of it is a few batched matrix products.
+    as well: time stands still while a question is open, and one turn in 250 is hard to see. With weights of its own for
+    each run, all of it is a few batched matrix products.
     """
 
     dense: tuple["Dense", ...]
 
     def __init__(self, hidden: Sequence[int], *, key: PRNGKeyArray) -> None:
         layers = []
-        # He's, for ReLU: their fan counts inputs that are of about 1, which few of the first layer's are.
-        for (inputs, outputs), fan in zip(itertools.pairwise((INPUTS, *hidden)), (_USUALLY_ON, *hidden), strict=False):
+        for inputs, outputs in itertools.pairwise((INPUTS, *hidden)):
             key, layer_key = jax.random.split(key)
-            weight = (2 / fan) ** 0.5 * jax.random.normal(layer_key, (inputs, outputs))
+            # He's, for ReLU. It counts the many inputs that are 0 too; larger weights learnt no faster.
+            weight = (2 / inputs) ** 0.5 * jax.random.normal(layer_key, (inputs, outputs))
             layers.append(Dense(weight, jnp.zeros(outputs)))
         self.dense = tuple(layers)
 
