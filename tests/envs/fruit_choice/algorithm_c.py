@@ -1,5 +1,7 @@
 """What NetHack's hero sees, told plainly: a cell at a time, as a slow check of the fast one."""
 
+from collections import Counter
+
 import numpy as np
 
 
@@ -12,6 +14,19 @@ def plainly_seen(clear: np.ndarray, hero: tuple[int, int]) -> np.ndarray:
             seen_quadrant = seen[hero[0] :: step, hero[1] :: side]
             _Quadrant(clear[hero[0] :: step, hero[1] :: side], seen_quadrant).look()
     return seen
+
+
+def most_fingers(clear: np.ndarray, hero: tuple[int, int]) -> int:
+    """The most fingers of light that begin at different cells of a row, over all rows and quarters."""
+    most = 0
+    for step in (1, -1):
+        for side in (1, -1):
+            part = clear[hero[0] :: step, hero[1] :: side]
+            quadrant = _Quadrant(part, np.zeros_like(part))
+            quadrant.look()
+            begins = {(row, left) for row, left, _ in quadrant.fingers}
+            most = max(most, *Counter(row for row, _ in begins).values())
+    return most
 
 
 class _Quadrant:
