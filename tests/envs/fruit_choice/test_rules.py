@@ -375,6 +375,10 @@ def test_bottom_lines_follow_the_game():
     assert shown[jnp.array([0, 1, 4, 10, 11, 20])].tolist() == [11, 6, 14, 7, 12, 42]
 
 
+def test_the_dead_have_no_points_left_and_not_fewer():
+    assert statistics(game(hp=-2))[10] == 0
+
+
 # --- Luck -----------------------------------------------------------------------------------------------------------
 
 

@@ -275,7 +275,7 @@ def blstats(game: Game) -> Int[Array, "27"]:
     attributes = [effective_strength(game), strength, dexterity - (game.wound > 0), constitution]
     others = [intelligence, wisdom, charisma]
     score, depth, gold, energy, max_energy, armour = 0, 1, 0, 2, 2, 7
-    health = [score, game.hp, MAX_HP, depth, gold, energy, max_energy, armour]
+    health = [score, jnp.maximum(game.hp, 0), MAX_HP, depth, gold, energy, max_energy, armour]
     monster_level, level, experience, hunger, load, dungeon, floor, condition, alignment = 0, 1, 0, 1, 0, 0, 1, 0, -1
     progress = [monster_level, level, experience, game.turn, hunger, load, dungeon, floor, condition, alignment]
     return jnp.stack([jnp.asarray(x, jnp.int32) for x in position + attributes + others + health + progress])
