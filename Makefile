@@ -27,6 +27,7 @@ lint: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/throughput.py
 	SDL_VIDEODRIVER=dummy $(BIN)/python benchmarks/black_ice.py
+	$(BIN)/python benchmarks/fruit_choice.py
 
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

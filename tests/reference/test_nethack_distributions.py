@@ -26,8 +26,9 @@ STR25, DEX, CON, HP, TURN = 2, 4, 5, 10, 20
 ATTRIBUTES = [3, 6, 7, 4, 5, 8]
 """Where blstats has Str, Int, Wis, Dex, Con and Cha."""
 SAFE_HP = 6
-OURS = 200_000
+OURS = 50_000
 LEAST_P = 0.001
+MOST_KICKS = 60
 
 
 def hallway() -> Rooms:
@@ -121,7 +122,7 @@ def real(request) -> Samples:
 
 @dataclass
 class OurSamples:
-    """What our dice give as many heroes, and how they fare in the first 60 kicks at a door."""
+    """What our dice give as many heroes, and how many kicks a door takes them."""
 
     attributes: np.ndarray
     average: np.ndarray
@@ -137,7 +138,7 @@ def ours() -> OurSamples:
         attributes_key, chances_key, door_key = jax.random.split(key, 3)
         game = begin(hallway(), draw_attributes(key=attributes_key))
         average = (effective_strength(game) + game.attributes[3] + game.attributes[4]) // 3
-        doors = jax.vmap(lambda key: draw_chances(game, key=key).door_opens)(jax.random.split(door_key, 60))
+        doors = jax.vmap(lambda key: draw_chances(game, key=key).door_opens)(jax.random.split(door_key, MOST_KICKS))
         return game.attributes, average, draw_chances(game, key=chances_key), jnp.argmax(doors) + 1
 
     return OurSamples(*jax.device_get(hero(jax.random.split(jax.random.key(0), OURS))))
