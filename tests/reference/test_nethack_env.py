@@ -99,6 +99,16 @@ class TestRewards:
         assert play(env, way, EAT)[1:4] == (0, False, False)
         assert play(env, YES)[1:4] == (reward, True, False)
 
+    def test_the_rules_are_ours(self):
+        env = nethack.RealFruitChoice(q=0.0, banana_reward=7.0, step_limit=4)
+        env.reset(seed=0)
+        assert env._right == "banana"
+        reset(env, apple_is_right=False)
+        assert play(env, S, EAT, YES)[1:4] == (7, True, False)
+        reset(env)
+        assert play(env, N, N, N, N)[2:4] == (False, True)
+        env.close()
+
     def test_no_pay_for_saying_no(self, env):
         reset(env)
         assert play(env, E, EAT, NO)[1:4] == (0, False, False)

@@ -15,8 +15,9 @@ import jax
 import numpy as np
 
 from samplr.compiling import jit
-from samplr.envs.fruit_choice.rooms import GRID, ORIGIN, sample_rooms
-from samplr.envs.fruit_choice.terrain import MAX_ROOMS, Kind, Rooms, terrain_of
+from samplr.envs.fruit_choice.rooms import GRID, ORIGIN
+from samplr.envs.fruit_choice.terrain import Kind, Rooms, terrain_of
+from samplr.envs.fruit_choice.world import FruitChoice
 from samplr.errors import SamplrError
 
 if missing := [name for name in ("gymnasium", "nle", "minihack") if find_spec(name) is None]:
@@ -26,12 +27,6 @@ import gymnasium
 from minihack import MiniHackNavigation
 from minihack.base import HACKDIR, LIB_DIR
 from nle.nethack import NLE_BL_HP, Command, CompassDirection
-
-REWARDS = {"apple": 3.0, "banana": 10.0}
-"""What the right fruit pays; the other pays nothing."""
-STEP_LIMIT = 250
-APPLE_IS_RIGHT = 0.7
-"""How often it is the apple, where a level is sampled."""
 
 _ACTIONS = (*CompassDirection, Command.KICK, Command.EAT)
 _YES = _ACTIONS.index(CompassDirection.NW)  # whose key is 'y'
@@ -46,19 +41,19 @@ class RealFruitChoice(MiniHackNavigation):
 
     **Arguments:**
 
-    - `max_rooms`: how many rooms a sampled level may have.
-    - `step_limit`: after how many steps an episode is truncated.
+    - `settings`: those of `FruitChoice`, our own game: what fruit pays, the limit of steps, which levels to sample.
     """
 
-    def __init__(self, *, max_rooms: int = MAX_ROOMS, step_limit: int = STEP_LIMIT) -> None:
-        self.max_rooms = max_rooms
+    def __init__(self, **settings: Any) -> None:
+        self.rules = FruitChoice(**settings)
+        self._pays = {"apple": self.rules.apple_reward, "banana": self.rules.banana_reward}
         self._right, self._eaten = "", ""
         # Autopickup would carry the fruit away. A fixed moon is drawn from the seed, and not from today's date.
         super().__init__(
             des_file="",
             actions=_ACTIONS,
             observation_keys=("glyphs", "blstats"),
-            max_episode_steps=step_limit,
+            max_episode_steps=self.rules.step_limit,
             autopickup=False,
             fix_moon_phase=True,
         )
@@ -83,7 +78,7 @@ class RealFruitChoice(MiniHackNavigation):
     def step(self, action: int) -> tuple[dict, float, bool, bool, dict]:
         """Press a key. An episode is terminated by eating or by death, and truncated at the limit."""
         asked = self.message if action == _YES else ""
-        self._eaten = next((fruit for fruit in REWARDS if f"{fruit} here; eat" in asked), "")
+        self._eaten = next((fruit for fruit in self._pays if f"{fruit} here; eat" in asked), "")
         observation, reward, ended, _, info = super().step(int(action))
         truncated = info["end_status"] == self.StepStatus.ABORTED
         return observation, reward, ended and not truncated, truncated, info
@@ -102,8 +97,8 @@ class RealFruitChoice(MiniHackNavigation):
             (folder / "mylevel.lev").write_bytes(_compiled(des_file))
 
     def _sample_level(self) -> tuple[Rooms, bool]:
-        key = jax.random.key(int(self.np_random.integers(2**31)))
-        return _sample_rooms(self.max_rooms, key=key), bool(self.np_random.random() < APPLE_IS_RIGHT)
+        level = _sample_level(self.rules, jax.random.key(int(self.np_random.integers(2**31))))
+        return level.layout, bool(level.aleatoric.apple_is_right)
 
     def _check_abort(self, observation: tuple) -> bool:
         return False  # asked before anything else, so that fruit eaten at the limit would pay nothing
@@ -114,7 +109,7 @@ class RealFruitChoice(MiniHackNavigation):
         return self.StepStatus.ABORTED if self._steps >= self._max_episode_steps else self.StepStatus.RUNNING
 
     def _reward_fn(self, *_: Any) -> float:
-        return REWARDS[self._eaten] if self._eaten and self._eaten == self._right else 0.0
+        return self._pays[self._eaten] if self._eaten and self._eaten == self._right else 0.0
 
     def _perform_known_steps(self, observation: tuple, done: bool, exceptions: bool = True) -> tuple[tuple, bool]:
         self._before_pages = self._copied(observation)
@@ -166,7 +161,7 @@ def des_file(rooms: Rooms) -> str:
 
 
 _terrain_of = jit(terrain_of)
-_sample_rooms = jit(sample_rooms, static_argnames="max_rooms")
+_sample_level = jit(lambda rules, key: rules.sample_level(key=key), static_argnums=0)
 
 
 def _asked_for(options: dict[str, Any] | None) -> tuple[Rooms, bool] | None:
