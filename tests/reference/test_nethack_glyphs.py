@@ -183,7 +183,7 @@ def _wild(seed: int) -> Rooms:
 
 @pytest.fixture(scope="module")
 def game() -> Iterator:
-    game = nethack.RealFruitChoice(step_limit=10**6)
+    game = nethack.RealFruitChoice()
     yield game
     game.close()
 
@@ -194,6 +194,14 @@ def test_a_hero_sees_what_nethacks_hero_sees(game):
 
 def test_a_hero_sees_what_nethacks_hero_sees_on_odd_levels(game):
     _compare_many(game, _wild, range(40))
+
+
+@pytest.mark.parametrize(("levels", "seed"), [(_wild, 1118), (_sampled, 1252)])
+def test_walls_at_the_right_edge_of_the_map_are_seen_as_in_nethack(game, levels, seed):
+    """Of rooms there NetHack sometimes does not show a wall that it shows elsewhere."""
+    rooms = levels(seed)
+    assert np.max(np.asarray(rooms.corners + rooms.sizes)[:, 1]) == 78
+    _compare(game, rooms, seed)
 
 
 @pytest.mark.slow

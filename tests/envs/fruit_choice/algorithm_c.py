@@ -1,6 +1,7 @@
 """What NetHack's hero sees, told plainly: a cell at a time, as a slow check of the fast one."""
 
 from collections import Counter
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -8,30 +9,33 @@ import numpy as np
 def plainly_seen(clear: np.ndarray, hero: tuple[int, int]) -> np.ndarray:
     """The cells in sight of a hero who stands on a clear cell. The outermost columns must not be clear."""
     seen = np.zeros_like(clear)
-    for step in (1, -1):
-        for side in (1, -1):
-            # As if the hero looked down and to the right, from column 0.
-            seen_quadrant = seen[hero[0] :: step, hero[1] :: side]
-            _Quadrant(clear[hero[0] :: step, hero[1] :: side], seen_quadrant).look()
+    for quadrant in _quadrants(clear, seen, hero):
+        quadrant.look()
     return seen
 
 
 def most_fingers(clear: np.ndarray, hero: tuple[int, int]) -> int:
     """The most fingers of light that begin at different cells of a row, over all rows and quarters."""
     most = 0
-    for step in (1, -1):
-        for side in (1, -1):
-            part = clear[hero[0] :: step, hero[1] :: side]
-            quadrant = _Quadrant(part, np.zeros_like(part))
-            quadrant.look()
-            begins = {(row, left) for row, left, _ in quadrant.fingers}
-            most = max(most, *Counter(row for row, _ in begins).values())
+    for quadrant in _quadrants(clear, np.zeros_like(clear), hero):
+        quadrant.look()
+        begins = {(row, left) for row, left, _ in quadrant.fingers}
+        most = max(most, *Counter(row for row, _ in begins).values())
     return most
 
 
+def _quadrants(clear: np.ndarray, seen: np.ndarray, hero: tuple[int, int]) -> Iterator["_Quadrant"]:
+    """The four parts of the map, turned so that the hero looks down and to the right, from column 0."""
+    for step in (1, -1):
+        for side in (1, -1):
+            part = np.s_[hero[0] :: step, hero[1] :: side]
+            # NetHack's map has one more column on the left, which is never shown.
+            yield _Quadrant(clear[part], seen[part], last=len(clear[part][0]) - (1 if side > 0 else 0))
+
+
 class _Quadrant:
-    def __init__(self, clear: np.ndarray, seen: np.ndarray) -> None:
-        self.clear, self.seen = clear, seen
+    def __init__(self, clear: np.ndarray, seen: np.ndarray, last: int) -> None:
+        self.clear, self.seen, self.last = clear, seen, last
         self.fingers: list[tuple[int, int, int]] = []
 
     def look(self) -> None:
@@ -55,6 +59,8 @@ class _Quadrant:
             if left > 0:
                 while left <= end and not self.line_is_clear(row, left):
                     left += 1
+                if left >= self.last:
+                    return  # NetHack would mark the last column as seen, which is solid rock
                 if left >= end:
                     left = end
                     continue

@@ -33,6 +33,9 @@ none had a row with more than three.
 """
 _DEPTH = ROWS - 1
 """Rows in a quarter, with the hero's: the hero is never in the outermost."""
+_LAST_WALL = COLUMNS - 2
+"""The column beyond which there is but one. NetHack's map has two more on the left, so that no wall is like that there.
+"""
 _WORD = 32
 _WORDS = 3
 _NOWHERE = _WORD * _WORDS
@@ -68,7 +71,7 @@ def could_see(clear: Grid, hero: Cell) -> Grid:
 
     **Arguments:**
 
-    - `clear`: the cells that can be seen through. Those on the edge of the map cannot.
+    - `clear`: the cells that can be seen through. On the edge of the map there are none, nor in the columns next to it.
     - `hero`: where the hero stands.
     """
     # Looking left is looking right in a mirror.
@@ -95,16 +98,15 @@ def _chart(clear: Grid, lines: Grid, next_blocked: Int8[Array, "21 79"], column:
 def _look(
     chart: _Chart, column: Int[Array, ""], row: Int[Array, ""], step: Int[Array, ""]
 ) -> tuple[_Fingers, _Fingers]:
-    """Look into one quarter, row by row: the stretches seen, and how far blocked cells are lit. The hero's row has one
-    stretch, and nothing else.
+    """Look into one quarter, row by row: the stretches seen, and how far blocked cells are lit.
+
+    The hero's row has one stretch, and nothing else.
     """
-    rows = row + step * jnp.arange(1, _DEPTH)
-    on_map = (rows >= 0) & (rows < ROWS)
-    ahead: _Chart = jax.tree.map(lambda leaf: leaf[jnp.clip(rows, 0, ROWS - 1)], chart)
     nothing = _Fingers(jnp.full(FINGERS, _NOWHERE), jnp.full(FINGERS, -1), jnp.zeros(FINGERS, bool))
     wall = chart.next_blocked[row, column].astype(int)
     first = _Fingers(nothing.left.at[0].set(column), nothing.right.at[0].set(wall), nothing.ends_clear)
-    _, (stretches, light) = jax.lax.scan(partial(_next_row, column), first, (ahead, on_map))
+    rows = row + step * jnp.arange(1, _DEPTH)
+    _, (stretches, light) = jax.lax.scan(partial(_next_row, chart, column), first, rows)
 
     def behind(one: Array, more: Array) -> Array:
         return jnp.concatenate([one[None], more])
@@ -113,30 +115,38 @@ def _look(
 
 
 def _next_row(
-    column: Int[Array, ""], fingers: _Fingers, row: tuple[_Chart, Bool[Array, ""]]
+    chart: _Chart, column: Int[Array, ""], fingers: _Fingers, row: Int[Array, ""]
 ) -> tuple[_Fingers, tuple[_Fingers, _Fingers]]:
     """What fingers of light show of the next row: stretches that begin with clear cells, and blocked cells."""
-    chart, on_map = row
-    runs = chart.runs.astype(int)
+
+    def at(table: Int8[Array, "21 width"], columns: Int[Array, "*some"]) -> Int[Array, "*some"]:
+        return table.at[row, columns].get(mode="clip", wrap_negative_indices=False).astype(int)
+
+    runs = at(chart.runs, jnp.arange(RUNS))
     # Light enters a run of clear cells at its beginning, or where a finger begins inside of it. Of fingers that enter
     # at the same cell only the one that reaches furthest matters.
     passes = (fingers.left < runs[:, None]) & (fingers.right >= runs[:, None])
     entry = jnp.concatenate([runs, fingers.left])
     mark = jnp.concatenate([jnp.max(jnp.where(passes, fingers.right, -1), axis=1), fingers.right])
-    end = chart.next_blocked[entry].astype(int)
-    left = chart.next_lined[entry].astype(int)
-    right = jnp.where(mark < end, jnp.minimum(chart.next_unlined[mark].astype(int) - 1, end), end)
+    end, left = at(chart.next_blocked, entry), at(chart.next_lined, entry)
+    right = jnp.where(mark < end, jnp.minimum(at(chart.next_unlined, mark) - 1, end), end)
     # Next to the hero's own column a wall is seen, however narrow the stretch.
-    beside = (left == right) & (left == column) & (chart.next_blocked[column + 1] == column + 1)
+    beside = (left == right) & (left == column) & (at(chart.next_blocked, column + 1) == column + 1)
     right = jnp.where(beside, column + 1, right)
+    on_map = (row >= 0) & (row < ROWS)
     entered = on_map & (entry <= mark) & (left < end)
     stretches = _distinct(_Fingers(left, right, right < end), entered & (left <= right))
 
-    # A wall that goes on past the end of a finger is seen one cell further, unless it is the end of a stretch.
+    # A wall that goes on past the end of a finger is seen one cell further, unless a stretch ends with it.
     enters = jnp.concatenate([passes, jnp.eye(FINGERS, dtype=bool)])
-    ends_stretch = jnp.any(enters & (entered & (entry < end))[:, None] & (end[:, None] == fingers.right), axis=0)
-    goes_on = fingers.ends_clear & (chart.next_blocked[fingers.right] == fingers.right) & ~ends_stretch
-    light = _Fingers(fingers.left, jnp.where(on_map, fingers.right + goes_on, -1), fingers.ends_clear)
+    ends_stretch = jnp.any(enters & entered[:, None] & (end[:, None] == fingers.right), axis=0)
+    goes_on = fingers.ends_clear & (at(chart.next_blocked, fingers.right) == fingers.right) & ~ends_stretch
+    # At the edge of the map a wall behind clear cells is not seen where no line leads to any of them, nor to the wall.
+    unseen = (
+        (entry < end) & (entry <= mark) & (left >= end) & (at(chart.next_unlined, end) == end) & (end == _LAST_WALL)
+    )
+    stops = jnp.any(enters & unseen[:, None] & (fingers.right == _LAST_WALL), axis=0)
+    light = _Fingers(fingers.left, jnp.where(on_map, fingers.right + goes_on - stops, -1), fingers.ends_clear)
     return stretches, (stretches, light)
 
 
