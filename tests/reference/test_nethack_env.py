@@ -218,10 +218,14 @@ class TestTheGame:
         assert seen["glyphs"][tuple(one_room().apple)] == Glyph.APPLE
 
     def test_luck(self, env):
-        """Trap: the full moon helps with doors, and so does the date."""
-        env.seed(3, 3, reseed=False)
-        super(nethack.RealFruitChoice, env).reset()
-        assert env.message == "You are lucky!  Full moon tonight."
+        """Trap: with a full moon more doors open, and on Friday the 13th fewer; our seeds bring neither."""
+        reset(env)
+        plainly, said = super(nethack.RealFruitChoice, env).reset, set()
+        for seed in range(100):
+            env.seed(seed, seed, reseed=False)
+            plainly()
+            said.add(env.message)
+        assert {"You are lucky!  Full moon tonight.", "Watch out!  Bad things can happen on Friday the 13th."} < said
         for seed in range(100):
             reset(env, seed=seed)
             assert not any(sign in env.message for sign in ("lucky", "Friday"))
