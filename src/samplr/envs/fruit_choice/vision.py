@@ -57,13 +57,33 @@ class _Chart(eqx.Module):
 
 
 class _Fingers(eqx.Module):
-    """Stretches of a row that let light fall on the next one."""
+    """Stretches of a row that let light fall on the next one, each as one number.
 
-    left: Int[Array, "*rows fingers"]
-    right: Int[Array, "*rows fingers"]
-    """The last cell of each, or -1 where there is none."""
-    ends_clear: Bool[Array, "*rows fingers"]
-    """Whether that cell is clear."""
+    The smaller the number, the further left a stretch begins, and of those that begin at the same cell, the longer it
+    is. `_NONE` is a stretch that ends before it begins.
+    """
+
+    code: Int[Array, "*rows fingers"]
+
+    @staticmethod
+    def of(left: Int[Array, "*rows"], right: Int[Array, "*rows"], ends_clear: Bool[Array, "*rows"]) -> "_Fingers":
+        """Stretches from `left` to `right`, whose last cell may be clear or blocked."""
+        return _Fingers(left << 8 | (127 - right) << 1 | ends_clear)
+
+    @property
+    def left(self) -> Int[Array, "*rows fingers"]:
+        return self.code >> 8
+
+    @property
+    def right(self) -> Int[Array, "*rows fingers"]:
+        return 127 - (self.code >> 1 & 127)
+
+    @property
+    def ends_clear(self) -> Bool[Array, "*rows fingers"]:
+        return (self.code & 1) == 1
+
+
+_NONE = 127 << 8 | 127 << 1
 
 
 def could_see(clear: Grid, hero: Cell) -> Grid:
@@ -81,8 +101,8 @@ def could_see(clear: Grid, hero: Cell) -> Grid:
     lines = _lines_are_clear(next_blocked, hero)
     charts = jax.vmap(_chart)(clears, jnp.stack([lines, lines[:, ::-1]]), next_blocked, columns)
     quarters = jax.vmap(jax.vmap(_look, (None, None, None, 0)), (0, 0, None, None))
-    stretches, light = quarters(charts, columns, hero[0], jnp.array([1, -1]))
-    seen = jax.vmap(partial(_seen, row=hero[0]))(clears, stretches, light)
+    fingers, reach = quarters(charts, columns, hero[0], jnp.array([1, -1]))
+    seen = jax.vmap(partial(_seen, row=hero[0]))(clears, fingers, reach)
     return seen[0] | seen[1][:, ::-1]
 
 
@@ -97,26 +117,18 @@ def _chart(clear: Grid, lines: Grid, next_blocked: Int8[Array, "21 79"], column:
 
 def _look(
     chart: _Chart, column: Int[Array, ""], row: Int[Array, ""], step: Int[Array, ""]
-) -> tuple[_Fingers, _Fingers]:
-    """Look into one quarter, row by row: the stretches seen, and how far blocked cells are lit.
-
-    The hero's row has one stretch, and nothing else.
-    """
-    nothing = _Fingers(jnp.full(FINGERS, _NOWHERE), jnp.full(FINGERS, -1), jnp.zeros(FINGERS, bool))
+) -> tuple[_Fingers, Int[Array, "19 fingers"]]:
+    """The fingers of each row of a quarter, the hero's first, and how far they light the blocked cells of the next."""
     wall = chart.next_blocked[row, column].astype(int)
-    first = _Fingers(nothing.left.at[0].set(column), nothing.right.at[0].set(wall), nothing.ends_clear)
+    first = _Fingers(jnp.full(FINGERS, _NONE).at[0].set(_Fingers.of(column, wall, jnp.array(False)).code))
     rows = row + step * jnp.arange(1, _DEPTH)
-    _, (stretches, light) = jax.lax.scan(partial(_next_row, chart, column), first, rows)
-
-    def behind(one: Array, more: Array) -> Array:
-        return jnp.concatenate([one[None], more])
-
-    return jax.tree.map(behind, first, stretches), jax.tree.map(behind, nothing, light)
+    _, (fingers, reach) = jax.lax.scan(partial(_next_row, chart, column), first, rows)
+    return _Fingers(jnp.concatenate([first.code[None], fingers.code])), reach
 
 
 def _next_row(
     chart: _Chart, column: Int[Array, ""], fingers: _Fingers, row: Int[Array, ""]
-) -> tuple[_Fingers, tuple[_Fingers, _Fingers]]:
+) -> tuple[_Fingers, tuple[_Fingers, Int[Array, " fingers"]]]:
     """What fingers of light show of the next row: stretches that begin with clear cells, and blocked cells."""
 
     def at(table: Int8[Array, "21 width"], columns: Int[Array, "*some"]) -> Int[Array, "*some"]:
@@ -135,7 +147,8 @@ def _next_row(
     right = jnp.where(beside, column + 1, right)
     on_map = (row >= 0) & (row < ROWS)
     entered = on_map & (entry <= mark) & (left < end)
-    stretches = _distinct(_Fingers(left, right, right < end), entered & (left <= right))
+    stretches = _Fingers.of(left, right, right < end)
+    behind = _distinct(jnp.where(entered & (left <= right), stretches.code, _NONE))
 
     # A wall that goes on past the end of a finger is seen one cell further, unless a stretch ends with it.
     enters = jnp.concatenate([passes, jnp.eye(FINGERS, dtype=bool)])
@@ -146,37 +159,29 @@ def _next_row(
         (entry < end) & (entry <= mark) & (left >= end) & (at(chart.next_unlined, end) == end) & (end == _LAST_WALL)
     )
     stops = jnp.any(enters & unseen[:, None] & (fingers.right == _LAST_WALL), axis=0)
-    light = _Fingers(fingers.left, jnp.where(on_map, fingers.right + goes_on - stops, -1), fingers.ends_clear)
-    return stretches, (stretches, light)
+    return behind, (behind, fingers.right + goes_on - stops)
 
 
-def _distinct(stretches: _Fingers, there: Bool[Array, " entries"]) -> _Fingers:
+def _distinct(codes: Int[Array, " entries"]) -> _Fingers:
     """Of stretches that begin at the same cell the longest, moved to the front."""
-    entries = jnp.arange(len(there))
-    same = there & (stretches.left == stretches.left[:, None])
-    longer = stretches.right > stretches.right[:, None]
-    first_as_long = (stretches.right == stretches.right[:, None]) & (entries < entries[:, None])
-    keep = there & ~jnp.any(same & (longer | first_as_long), axis=1)
-    place = jnp.sum(keep & (entries < entries[:, None]), axis=1)
-    moved = keep & (place == jnp.arange(FINGERS)[:, None])
-    return _Fingers(
-        left=jnp.min(jnp.where(moved, stretches.left, _NOWHERE), axis=1),
-        right=jnp.max(jnp.where(moved, stretches.right, -1), axis=1),
-        ends_clear=jnp.any(moved & stretches.ends_clear, axis=1),
-    )
+    entries = jnp.arange(len(codes))
+    before = (codes < codes[:, None]) | ((codes == codes[:, None]) & (entries < entries[:, None]))
+    keep = (codes != _NONE) & ~jnp.any(before & (codes >> 8 == codes[:, None] >> 8), axis=1)
+    place = jnp.sum(before & keep, axis=1)
+    return _Fingers(jnp.min(jnp.where(keep & (place == jnp.arange(FINGERS)[:, None]), codes, _NONE), axis=1))
 
 
-def _seen(clear: Grid, stretches: _Fingers, light: _Fingers, *, row: Int[Array, ""]) -> Grid:
-    """The cells in stretches, and the blocked ones in the light."""
+def _seen(clear: Grid, fingers: _Fingers, reach: Int[Array, "2 19 fingers"], *, row: Int[Array, ""]) -> Grid:
+    """The cells in stretches of their row, and blocked ones in the light from the row before."""
     away = jnp.arange(ROWS) - row
-    quarter = (away < 0).astype(int), jnp.minimum(jnp.abs(away), _DEPTH - 1)
-
-    def covered(fingers: _Fingers) -> Grid:
-        left, right = fingers.left[quarter][:, None], fingers.right[quarter][:, None]
-        column = jnp.arange(COLUMNS)[:, None]
-        return jnp.any((left <= column) & (column <= right), axis=-1)
-
-    return covered(stretches) | (~clear & covered(light))
+    half, distance = (away < 0).astype(int), jnp.minimum(jnp.abs(away), _DEPTH - 1)
+    cells = jnp.arange(COLUMNS)[:, None]
+    here = _Fingers(fingers.code[half, distance][:, None])
+    in_stretch = jnp.any((here.left <= cells) & (cells <= here.right), axis=-1)
+    before = jnp.maximum(distance - 1, 0)  # in the hero's own row the stretch holds all there is to see
+    left = _Fingers(fingers.code[half, before]).left[:, None]
+    in_light = jnp.any((left <= cells) & (cells <= reach[half, before][:, None]), axis=-1)
+    return in_stretch | (in_light & ~clear & (distance > 0)[:, None])
 
 
 def _lines_are_clear(next_blocked: Int8[Array, "2 21 79"], hero: Cell) -> Grid:
