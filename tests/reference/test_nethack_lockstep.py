@@ -207,15 +207,24 @@ def sample(count, key):
     return chain_of_rooms(count, key=key)
 
 
+def corridor(rng: np.random.Generator) -> Rooms:
+    """A room one cell wide, where kicked fruits come to lie in a pile."""
+    corners, sizes = np.zeros((2, MAX_ROOMS, 2), np.int32)
+    length, upright = int(rng.integers(3, 8)), int(rng.integers(2))
+    sizes[0] = (length + 2, 3) if upright else (3, length + 2)
+    corners[0] = rng.integers((0, 2), (21, 78) - sizes[0])
+    cells = np.tile(corners[0] + 1, (3, 1))
+    cells[:, 1 - upright] += rng.permutation(length)[:3]
+    return Rooms(np.int32(1), corners, sizes, np.zeros((MAX_ROOMS - 1, 2), np.int32), *cells.astype(np.int32))
+
+
 def levels(number: int, seed: int) -> list[Rooms]:
-    """As many of one room as of eight; and a quarter with a narrow last room, in which fruits come to lie in a pile."""
-    narrow = number // 4
-    counts = np.concatenate([np.arange(number - narrow) % MAX_ROOMS, np.arange(20 * narrow) % 2]) + 1
-    rooms = jax.device_get(sample(counts, jax.random.split(jax.random.key(seed), len(counts))))
-    area = np.prod(rooms.sizes[np.arange(len(counts)), counts - 1], axis=-1)
-    area[: number - narrow] = 0
-    chosen = np.argsort(area, kind="stable")[:number]
-    return [jax.tree.map(lambda leaf, i=i: leaf[i], rooms) for i in chosen]
+    """As many of one room as of eight, and among ten levels two corridors."""
+    counts = np.arange(number) % (MAX_ROOMS + 2) + 1
+    rooms = jax.device_get(sample(np.minimum(counts, MAX_ROOMS), jax.random.split(jax.random.key(seed), number)))
+    rng = np.random.default_rng(seed)
+    each = [jax.tree.map(lambda leaf, i=i: leaf[i], rooms) for i in range(number)]
+    return [corridor(rng) if count > MAX_ROOMS else level for count, level in zip(counts, each, strict=True)]
 
 
 def ours(episodes: list[Episode], rooms: list[Rooms]):
