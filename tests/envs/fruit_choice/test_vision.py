@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from samplr.compiling import jit
 from samplr.envs.fruit_choice.rooms import sample_rooms
-from samplr.envs.fruit_choice.terrain import COLUMNS, ROWS, Rooms, terrain_of
+from samplr.envs.fruit_choice.terrain import COLUMNS, ROWS, Rooms, Terrain, terrain_of
 from samplr.envs.fruit_choice.vision import FINGERS, could_see
 
 from .algorithm_c import most_fingers, plainly_seen
@@ -17,6 +17,7 @@ from .wild_rooms import wild_rooms
 
 BATCH = 256
 _terrain_of = jit(terrain_of)
+_clears = jit(jax.vmap(Terrain.clear, (None, 0)))
 _could_see = jit(could_see)
 _many_see = jit(jax.vmap(could_see))
 
@@ -36,9 +37,8 @@ def _hero_of(picture: str) -> tuple[int, int]:
 
 def _poses(random: np.random.Generator, rooms: Rooms, number: int) -> tuple[np.ndarray, np.ndarray]:
     """Heroes anywhere on a level, with some of its doors broken."""
-    terrain = _terrain_of(rooms)
     share = random.random((number, 1)) ** 0.3
-    clears = np.stack([np.asarray(terrain.clear(jnp.asarray(broken))) for broken in random.random((number, 7)) < share])
+    clears = np.asarray(_clears(_terrain_of(rooms), random.random((number, 7)) < share))
     return clears, np.stack([random.choice(np.argwhere(clear)) for clear in clears])
 
 

@@ -11,7 +11,8 @@ so that many heroes can look at once:
   clear cells, of which there are no more than rooms, and of the row before its few fingers.
 
 So a look takes 19 rows one after another, each of some dozens of operations on a dozen numbers, and before and after
-them operations on the whole map at once.
+them operations on the whole map at once. The lines and the rows cost about the same; masks of bits for the lines are as
+fast on a CPU, but read ten times as much memory.
 """
 
 from functools import partial
