@@ -71,8 +71,9 @@ class FruitChoice(GroundedEnvironment):
     """After so many keys an episode is truncated."""
 
     defaults: ClassVar[Mapping[str, Any]] = {
-        "student.encoder": "compact",
-        "student.hidden": (512, 512),
+        "student.encoder": "nethack",
+        # Of the compact encoder; the paper's has sizes of its own.
+        "student.hidden": (256, 256),
         "student.memory": 512,
         "student.discount": 0.995,
         "student.gae_lambda": 0.95,
