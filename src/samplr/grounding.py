@@ -19,6 +19,7 @@ from samplr import trees
 from samplr.envs.api import (
     Aleatoric,
     Environment,
+    Evidence,
     GroundedEnvironment,
     Level,
     Observation,
@@ -47,6 +48,16 @@ class Moment(eqx.Module):
     """The step's luck, which real and fictitious steps share (common random numbers)."""
 
 
+class Versions(eqx.Module):
+    """The θ′ that a fictitious transition is computed with: `m` of them, weighted."""
+
+    aleatoric: Aleatoric
+    """Stacked along a leading axis."""
+    weight: Float[Array, " m"]
+    met: Aleatoric
+    """One θ′ as the posterior draws it."""
+
+
 class PrimedStep(eqx.Module):
     """The transition a student learns from: `m` weighted versions (r′, o′) of what followed the action."""
 
@@ -71,9 +82,40 @@ class Grounding(eqx.Module):
         """The posterior whose belief the rollout carries along."""
         return None
 
-    @abc.abstractmethod
+    def versions(self, env: Environment, belief: Belief, evidence: Evidence, *, key: PRNGKeyArray) -> Versions | None:
+        """The θ′ to redraw what is unrevealed with; without any, the student learns from what really happened."""
+        return None
+
     def step(self, env: Environment, moment: Moment, *, key: PRNGKeyArray) -> tuple[TimeStep, PrimedStep]:
-        """Take the step: what really follows, and what the student learns from."""
+        """Take the step: what really follows, and what the student learns from.
+
+        The same action is taken with the same key in the real state and in every version of it.
+        """
+        if self.posterior(env) is None:
+            real = env.step(moment.world, moment.state, moment.action, key=moment.key)
+            return real, as_it_happened(real, moment.aleatoric)
+        assert isinstance(env, GroundedEnvironment)
+        versions = self.versions(env, moment.belief, env.evidence(moment.state), key=key)
+        assert versions is not None
+        states = jax.vmap(lambda version: env.substitute(moment.state, version))(versions.aleatoric)
+        # The real state goes first, so that all are one batch for the simulator.
+        states = trees.prepend(moment.state, states)
+        steps = jax.vmap(lambda state: env.step(moment.world, state, moment.action, key=moment.key))(states)
+        real = jax.tree.map(lambda leaf: leaf[0], steps)
+        return real, as_redrawn(real, jax.tree.map(lambda leaf: leaf[1:], steps), versions)
+
+
+def as_it_happened(real: TimeStep, aleatoric: Aleatoric) -> PrimedStep:
+    """The real transition, under the θ′ of the episode."""
+    observation = jax.tree.map(lambda leaf: leaf[None], real.observation)
+    return PrimedStep(observation, real.reward[None], real.terminated[None], jnp.ones(1), jnp.ones(()), aleatoric)
+
+
+def as_redrawn(real: TimeStep, redrawn: TimeStep, versions: Versions) -> PrimedStep:
+    """The transitions of the versions; the leaves of `redrawn` lead with the version."""
+    same = jax.vmap(lambda step: _same_transition(step, real))(redrawn)
+    matched = jnp.sum(versions.weight * same)
+    return PrimedStep(redrawn.observation, redrawn.reward, redrawn.terminated, versions.weight, matched, versions.met)
 
 
 class Ungrounded(Grounding):
@@ -82,15 +124,6 @@ class Ungrounded(Grounding):
     def aleatoric(self, env: Environment, level: Level, *, key: PRNGKeyArray) -> Aleatoric:
         """The level's own."""
         return level.aleatoric
-
-    def step(self, env: Environment, moment: Moment, *, key: PRNGKeyArray) -> tuple[TimeStep, PrimedStep]:
-        """The real transition, for both."""
-        real = env.step(moment.world, moment.state, moment.action, key=moment.key)
-        observation = jax.tree.map(lambda leaf: leaf[None], real.observation)
-        primed = PrimedStep(
-            observation, real.reward[None], real.terminated[None], jnp.ones(1), jnp.ones(()), moment.aleatoric
-        )
-        return real, primed
 
 
 class Naive(Ungrounded):
@@ -124,34 +157,18 @@ class Fictitious(Grounding):
             )
         return env.posterior
 
-    def step(self, env: Environment, moment: Moment, *, key: PRNGKeyArray) -> tuple[TimeStep, PrimedStep]:
-        """Redraw what is unrevealed, and take the same action with the same key in every version of the state."""
-        assert isinstance(env, GroundedEnvironment)
-        versions, weight, met = self._versions(env, moment, key=key)
-        states = jax.vmap(lambda version: env.substitute(moment.state, version))(versions)
-        # The real state goes first, so that all are one batch for the simulator.
-        states = trees.prepend(moment.state, states)
-        steps = jax.vmap(lambda state: env.step(moment.world, state, moment.action, key=moment.key))(states)
-        real = jax.tree.map(lambda leaf: leaf[0], steps)
-        primed = jax.tree.map(lambda leaf: leaf[1:], steps)
-        matched = jnp.sum(weight * jax.vmap(lambda step: _same_transition(step, real))(primed))
-        return real, PrimedStep(primed.observation, primed.reward, primed.terminated, weight, matched, met)
-
-    def _versions(
-        self, env: GroundedEnvironment, moment: Moment, *, key: PRNGKeyArray
-    ) -> tuple[Aleatoric, Float[Array, " m"], Aleatoric]:
-        """The θ′ to average over, their weights, and one of them as the posterior draws it."""
-        posterior, evidence = env.posterior, env.evidence(moment.state)
+    def versions(self, env: Environment, belief: Belief, evidence: Evidence, *, key: PRNGKeyArray) -> Versions:
+        """Draws from the posterior, or all it has."""
+        posterior = self.posterior(env)
 
         def draw(draw_key: PRNGKeyArray) -> Aleatoric:
-            return posterior.sample(moment.belief, evidence, key=draw_key)
+            return posterior.sample(belief, evidence, key=draw_key)
 
         if self.samples == EXACT:
-            versions, weight = posterior.support(moment.belief, evidence)
-            return versions, weight, draw(key)
+            return Versions(*posterior.support(belief, evidence), met=draw(key))
         samples = int(self.samples)
-        versions = jax.vmap(draw)(jax.random.split(key, samples))
-        return versions, jnp.full(samples, 1 / samples), jax.tree.map(lambda leaf: leaf[0], versions)
+        drawn = jax.vmap(draw)(jax.random.split(key, samples))
+        return Versions(drawn, jnp.full(samples, 1 / samples), jax.tree.map(lambda leaf: leaf[0], drawn))
 
 
 def _same_transition(a: TimeStep, b: TimeStep) -> Bool[Array, ""]:

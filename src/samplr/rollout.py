@@ -1,7 +1,8 @@
 """Where the axes meet: levels in, a rollout with real and primed quantities out.
 
 A rollout begins with a reset of every worker on the level it was given; an episode that ends inside it restarts on the
-same level, with the θ′ that the grounding says.
+same level, with the θ′ that the grounding says. `collect` is for worlds in JAX, all of it one compiled program;
+`samplr.host.rollout` is for simulators on the host, and made of the same parts.
 """
 
 import equinox as eqx
@@ -10,8 +11,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from samplr import trees
-from samplr.envs.api import Aleatoric, Environment, Level, State, World
-from samplr.grounding import Grounding, Moment
+from samplr.envs.api import Aleatoric, Environment, Level, Observation, State, TimeStep, World
+from samplr.grounding import Grounding, Moment, PrimedStep
 from samplr.posteriors import Belief
 from samplr.student.distributions import Policy
 from samplr.student.networks import ActorCritic, Memory
@@ -122,6 +123,18 @@ def begin(
     aleatoric_key, reset_key = jax.random.split(key)
     aleatoric = grounding.aleatoric(env, level, key=aleatoric_key)
     state, observation = env.reset(world, aleatoric, key=reset_key)
+    return begun(env, grounding, network, aleatoric, state, observation)
+
+
+def begun(
+    env: Environment,
+    grounding: Grounding,
+    network: ActorCritic,
+    aleatoric: Aleatoric,
+    state: State,
+    observation: Observation,
+) -> Episode:
+    """An episode of which nothing but the first observation was seen."""
     posterior = grounding.posterior(env)
     return Episode(
         state=state,
@@ -148,18 +161,53 @@ def advance(
 
     **Returns:** the worker after the step, reset where the episode ended, and the step's row of the rollout.
     """
-    action_key, step_key, posterior_key, restart_key = jax.random.split(key, 4)
-    episode, posterior = worker.episode, grounding.posterior(env)
-    raw = worker.policy.sample(key=action_key)
+    keys, episode = StepKeys.of(key), worker.episode
+    raw = worker.policy.sample(key=keys.action)
     action = network.action_space.decode(raw)
-    moment = Moment(world, episode.state, action, episode.aleatoric, episode.belief, step_key)
-    real, primed = grounding.step(env, moment, key=posterior_key)
+    moment = Moment(world, episode.state, action, episode.aleatoric, episode.belief, keys.step)
+    real, primed = grounding.step(env, moment, key=keys.posterior)
+    restarted = begin(env, grounding, network, level, world, key=keys.restart)
+    return record(env, grounding, network, worker, raw, real, primed, restarted)
+
+
+class StepKeys(eqx.Module):
+    """The luck of one step of one worker: who acts, the world, the redrawn θ′, and the next episode."""
+
+    action: PRNGKeyArray
+    step: PRNGKeyArray
+    posterior: PRNGKeyArray
+    restart: PRNGKeyArray
+
+    @classmethod
+    def of(cls, key: PRNGKeyArray) -> "StepKeys":
+        """Split a step's key."""
+        return cls(*jax.random.split(key, 4))
+
+
+def record(
+    env: Environment,
+    grounding: Grounding,
+    network: ActorCritic,
+    worker: Worker,
+    raw: Array,
+    real: TimeStep,
+    primed: PrimedStep,
+    restarted: Episode,
+) -> tuple[Worker, Rollout]:
+    """What one worker has to write down once the simulator has stepped, and how it goes on.
+
+    **Arguments:**
+
+    - `worker`: the worker before the step.
+    - `raw`: the action as the policy sampled it.
+    - `restarted`: the next episode, for where this one ended.
+    """
+    episode, posterior = worker.episode, grounding.posterior(env)
     total = episode.episode_return + real.reward
     belief = episode.belief
     if posterior is not None:
-        belief = posterior.update(belief, real.observation, action, real.done)
+        belief = posterior.update(belief, real.observation, network.action_space.decode(raw), real.done)
     going_on = Episode(real.state, real.observation, worker.memory, belief, episode.aleatoric, jnp.array(False), total)
-    restarted = begin(env, grounding, network, level, world, key=restart_key)
     after = trees.where(real.done, restarted, going_on)
     # The next observation goes first, so that all are one batch for the network.
     memory = trees.repeat(worker.memory, primed.reward.shape[0])

@@ -127,6 +127,9 @@ class Training:
         """Compile now rather than at the first `advance`, so that compile time can be told apart."""
         self._advance = self._advance.lower(self.hyperparameters, state, jnp.int32(0)).compile()
 
+    def close(self) -> None:
+        """Give back what training holds besides memory: in this program, nothing."""
+
     def empty_shift(self) -> ShiftCounts:
         """What no update at all has met, for every run."""
         zeros = jax.tree.map(jnp.zeros_like, self.monitor.reference)
@@ -191,12 +194,16 @@ class Training:
         runs, news = jax.lax.cond(
             learns, jax.vmap(self._learn), jax.vmap(self._skip), hyperparameters, runs, played, keys[:, 2]
         )
+        return runs, self._told(phase, played, news)
+
+    def _told(self, phase: Int[Array, ""], played: "Played", news: Log) -> Log:
+        """What an update has to tell: how its episodes went, by phase, and the news of learning."""
         by_phase = {
             f"{each.name}/{name}": mean.only_if(phase == index)
             for index, each in enumerate(self.phases)
             for name, mean in played.metrics.items()
         }
-        return runs, Log(news.metrics | by_phase, news.shift)
+        return Log(news.metrics | by_phase, news.shift)
 
     def _propose(self, phase: Phase, hyperparameters: Hyperparameters, run: RunState, key: PRNGKeyArray) -> Level:
         return hyperparameters.teacher.propose(phase, run.teacher, self.env, self.config.workers, key=key)
@@ -204,9 +211,15 @@ class Training:
     def _play(
         self, hyperparameters: Hyperparameters, run: RunState, levels: Level, key: PRNGKeyArray
     ) -> tuple[RunState, "Played"]:
-        """Collect a rollout on the levels, and let the teacher see how it went."""
-        teacher, ppo = hyperparameters.teacher, hyperparameters.ppo
+        """Collect a rollout on the levels, and judge it."""
         rollout = collect(self.env, self.grounding, run.network, levels, self.config.rollout, key=key)
+        return self._judge(hyperparameters, run, levels, rollout)
+
+    def _judge(
+        self, hyperparameters: Hyperparameters, run: RunState, levels: Level, rollout: Rollout
+    ) -> tuple[RunState, "Played"]:
+        """Find the advantages of a rollout, and let the teacher see how it went."""
+        teacher, ppo = hyperparameters.teacher, hyperparameters.ppo
         scale = run.scale.update(_returns_so_far(rollout, ppo.discount))
         advantages = ppo.advantages(rollout, scale)
         return_scale = scale.deviation if ppo.normalise_returns else jnp.ones(())

@@ -127,6 +127,15 @@ class Environment(eqx.Module):
         layout = self.sample_layout(key=layout_key)
         return Level(layout, self.sample_aleatoric(layout, key=aleatoric_key))
 
+    def observation_shapes(self) -> PyTree:
+        """The shapes and types of an observation."""
+
+        def first_observation(key: PRNGKeyArray) -> Observation:
+            level = self.sample_level(key=key)
+            return self.reset(self.build(level.layout), level.aleatoric, key=key)[1]
+
+        return jax.eval_shape(first_observation, jax.random.key(0))
+
     def identity(self, level: Level) -> PyTree:
         """The part of θ that simulation depends on: two levels that agree in it are the same level."""
         return (level.layout, level.aleatoric)

@@ -132,13 +132,6 @@ def _wide_orthogonal(inputs: int, outputs: int, *, gain: float, key: PRNGKeyArra
     return eqx.tree_at(lambda x: (x.weight, x.bias), layer, (weight, jnp.zeros(outputs)))
 
 
-def first_observation(env: Environment, *, key: PRNGKeyArray) -> PyTree:
-    """What the agent sees first on a level from the ground truth."""
-    level_key, reset_key = jax.random.split(key)
-    level = env.sample_level(key=level_key)
-    return env.reset(env.build(level.layout), level.aleatoric, key=reset_key)[1]
-
-
 def build_network(
     env: Environment,
     encoder: str,
@@ -158,7 +151,7 @@ def build_network(
     - `head`: size of a hidden layer before the policy and of another before the value, or 0 for none.
     """
     encoder_key, cell_key, actor_key, critic_key = jax.random.split(key, 4)
-    observation = jax.eval_shape(lambda key: first_observation(env, key=key), key)
+    observation = env.observation_shapes()
     inputs = sum(leaf.size for leaf in jax.tree.leaves(observation))
     known: Mapping[str, Callable[..., Encoder]] = {
         "mlp": lambda hidden, key: MLPEncoder(inputs, hidden, key=key),
