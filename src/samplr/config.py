@@ -130,6 +130,10 @@ class Config(Generic[E]):
     """Updates between two lines of metrics; they are one call of the compiled program."""
     checkpoint_seconds: float = 60.0
     """Least time between two checkpoints; 0 to save with every line of metrics."""
+    processes: int = 2
+    """For simulators on the host: the processes they run in; 0 to run them in this one."""
+    patience_seconds: float = 60.0
+    """For simulators on the host: how long one step of all of them may take before a process counts as hung."""
 
     @property
     def method(self) -> str:
@@ -216,6 +220,7 @@ def _validate_numbers(config: Config) -> None:
         "student.value-coefficient": student.value_coefficient,
         "student.entropy-coefficient": student.entropy_coefficient,
         "checkpoint-seconds": config.checkpoint_seconds,
+        "processes": config.processes,
     }
     shares = {
         "replay.rate": replay.rate,
@@ -230,6 +235,7 @@ def _validate_numbers(config: Config) -> None:
         "student.adam-epsilon": student.adam_epsilon,
         "student.clip": student.clip,
         "student.max-gradient-norm": student.max_gradient_norm,
+        "patience-seconds": config.patience_seconds,
     }
     _require(at_least_one, lambda number: number >= 1, "must be at least 1, not")
     _require(not_negative, lambda number: 0 <= number < math.inf, "must not be negative, and is")

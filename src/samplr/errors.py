@@ -24,3 +24,8 @@ class LevelError(SamplrError):
 
 class RunFolderError(SamplrError):
     """A run folder that cannot be used as asked; nothing in it was changed."""
+
+
+def in_one_line(error: Exception) -> str:
+    """What an error of someone else's says, fit to be a part of our sentence."""
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,5 +1,6 @@
 """Runs: train them, with a folder to keep them in, load them again, and use their policies."""
 
+import contextlib
 import dataclasses
 import functools
 import time
@@ -16,6 +17,7 @@ from rich.progress import Progress
 
 from samplr.config import Config, from_json, to_json
 from samplr.envs.api import Environment
+from samplr.envs.gymnasium import GymnasiumEnvironment
 from samplr.errors import RunFolderError, SamplrWarning
 from samplr.progress import progress_bar
 from samplr.shift import ShiftCounts, none_for_nan
@@ -23,8 +25,8 @@ from samplr.store import Arrays, RunFolder, read_checkpoint, read_config, read_m
 from samplr.student.networks import ActorCritic, Memory
 from samplr.training import Log, Training, TrainState, memory_warning
 
-MAY_CHANGE = ("steps", "gradient_updates", "log_every", "checkpoint_seconds")
-"""What a resumed run may change: how long and how talkative it is, but not what it computes."""
+MAY_CHANGE = ("steps", "gradient_updates", "log_every", "checkpoint_seconds", "processes", "patience_seconds")
+"""What a resumed run may change: how long and how talkative it is, and where it runs, but not what it computes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,17 +98,27 @@ def train(config: Config, out: str | Path | None = None, *, resume: bool = False
 
     **Returns:** the trained batch.
     """
-    training = Training(config)
+    training = training_of(config)
     warning = memory_warning(config)
     if warning:
         warnings.warn(warning, SamplrWarning, stacklevel=2)
     bar = progress_bar(shown=progress)
-    if out is None:
-        return _train(training, None, bar)
-    if unloadable := _unloadable_warning(config):
-        warnings.warn(unloadable, SamplrWarning, stacklevel=2)
-    with RunFolder.open(Path(out), to_json(config), resume=resume, may_change=MAY_CHANGE) as folder:
-        return _train(training, folder, bar)
+    with contextlib.closing(training):
+        if out is None:
+            return _train(training, None, bar)
+        if unloadable := _unloadable_warning(config):
+            warnings.warn(unloadable, SamplrWarning, stacklevel=2)
+        with RunFolder.open(Path(out), to_json(config), resume=resume, may_change=MAY_CHANGE) as folder:
+            return _train(training, folder, bar)
+
+
+def training_of(config: Config) -> Training:
+    """The program that trains a configuration: all of it in JAX, or with simulators on the host."""
+    if not isinstance(config.env, GymnasiumEnvironment):
+        return Training(config)
+    from samplr.host.training import HostTraining  # it needs gymnasium
+
+    return HostTraining(config)
 
 
 def _unloadable_warning(config: Config) -> str | None:
@@ -131,7 +143,7 @@ def load(path: str | Path) -> Run:
     """
     config = from_json(read_config(path))
     checkpoint = read_checkpoint(path)
-    training = Training(config)
+    training = training_of(config)
     progress = _Progress.restored(_Progress.fresh(training), checkpoint.arrays, path)
     rows = [row for row in read_metrics(path) if row["update"] <= checkpoint.update]
     return Run(config, progress.state.runs.network, rows, _summary(training, progress, rows))

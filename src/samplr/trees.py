@@ -18,3 +18,8 @@ def prepend(first: PyTree, rest: PyTree) -> PyTree:
 def repeat(tree: PyTree, count: int) -> PyTree:
     """A stack of the same."""
     return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count, *jnp.shape(leaf))), tree)
+
+
+def stack(*trees: PyTree) -> PyTree:
+    """A stack of some."""
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)

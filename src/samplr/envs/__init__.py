@@ -6,7 +6,7 @@ import os
 import sys
 
 from samplr.envs.api import Environment
-from samplr.errors import SamplrError, UnknownNameError
+from samplr.errors import SamplrError, UnknownNameError, in_one_line
 
 ENVIRONMENTS = {
     "icy_road": "samplr.envs.icy_road:IcyRoad",
@@ -33,7 +33,7 @@ def environment_class(name: str) -> type[Environment]:
     try:
         found = getattr(importlib.import_module(module_name), attribute)
     except Exception as error:  # whatever a user's module raises
-        raise SamplrError(f"environment '{name}' cannot be imported: {_in_one_line(error)}") from error
+        raise SamplrError(f"environment '{name}' cannot be imported: {in_one_line(error)}") from error
     if not (inspect.isclass(found) and issubclass(found, Environment)):
         raise SamplrError(f"environment '{name}' is not a subclass of samplr.envs.api.Environment")
     return found
@@ -46,7 +46,7 @@ def make_environment(name: str) -> Environment:
         return found()
     except TypeError as error:
         raise SamplrError(
-            f"environment '{name}' cannot be made: {_in_one_line(error)}; every field needs a default"
+            f"environment '{name}' cannot be made: {in_one_line(error)}; every field needs a default"
         ) from error
 
 
@@ -57,7 +57,3 @@ def environment_name(environment: type[Environment]) -> str:
         if environment is environment_class(known):
             return name
     return path
-
-
-def _in_one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
