@@ -14,6 +14,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from samplr.errors import SamplrError
+from samplr.priors import BetaEstimate, FrequencyEstimate, PriorEstimate
 
 Belief: TypeAlias = Any
 
@@ -42,6 +43,12 @@ class Posterior(eqx.Module):
             f"{type(self).__name__} cannot be summed exactly: give a number of samples instead of 'exact'"
         )
 
+    def estimate(self, aleatoric: Any) -> PriorEstimate:
+        """An estimate of the prior that has seen nothing yet; `aleatoric` has the shapes of a θ′."""
+        raise SamplrError(
+            f"the prior of {type(self).__name__} cannot be estimated: choose 'known', or give the class an `estimate`"
+        )
+
 
 class BernoulliField(eqx.Module):
     """A hierarchical θ′: a rate, and bits drawn independently at that rate."""
@@ -55,6 +62,11 @@ class BernoulliEvidence(eqx.Module):
 
     revealed: Bool[Array, " n"]
     values: Bool[Array, " n"]
+
+    def completed(self, rate: Float[Array, ""], *, key: PRNGKeyArray) -> BernoulliField:
+        """A field of this rate that agrees with what was revealed."""
+        redrawn = jax.random.bernoulli(key, rate, self.revealed.shape)
+        return BernoulliField(rate, jnp.where(self.revealed, self.values, redrawn))
 
 
 class BetaBernoulli(Posterior):
@@ -79,8 +91,11 @@ class BetaBernoulli(Posterior):
         rate_key, bits_key = jax.random.split(key)
         posterior = self.rate_given(evidence)
         rate = sample_beta(posterior.concentration1, posterior.concentration0, key=rate_key)
-        redrawn = jax.random.bernoulli(bits_key, rate, evidence.revealed.shape)
-        return BernoulliField(rate, jnp.where(evidence.revealed, evidence.values, redrawn))
+        return evidence.completed(rate, key=bits_key)
+
+    def estimate(self, aleatoric: BernoulliField) -> BetaEstimate:
+        """α and β, by the bits of fields of this size."""
+        return BetaEstimate.empty(aleatoric.bits.size)
 
 
 PROPOSALS = 8
@@ -136,3 +151,7 @@ class Enumerated(Posterior):
     def support(self, belief: Belief, evidence: Any) -> tuple[Any, Float[Array, " s"]]:
         """All candidates with their posterior probabilities."""
         return self.candidates, jnp.exp(self.log_posterior(evidence))
+
+    def estimate(self, aleatoric: Any) -> FrequencyEstimate:
+        """How often each candidate comes."""
+        return FrequencyEstimate.empty(self.candidates)

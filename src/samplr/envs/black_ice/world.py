@@ -220,6 +220,14 @@ class BlackIce(GroundedEnvironment):
         bits = jnp.where(self.evidence(state).revealed, state.ice.bits, aleatoric.bits)
         return BlackIceState(state.drive, BernoulliField(aleatoric.rate, bits), state.views)
 
+    def hidden(self, aleatoric: BernoulliField) -> Float[Array, "1"]:
+        """The rate of ice."""
+        return aleatoric.rate[None]
+
+    def complete(self, hidden: Float[Array, "1"], evidence: BernoulliEvidence, *, key: PRNGKeyArray) -> BernoulliField:
+        """Ice at that rate on every tile that has not acted yet."""
+        return evidence.completed(hidden[0], key=key)
+
     def identity(self, level: Level) -> tuple[Any, Bool[Array, " draws"]]:
         """Track and ice: the ice's rate only says where it came from."""
         return level.layout, level.aleatoric.bits

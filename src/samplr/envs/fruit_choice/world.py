@@ -182,6 +182,14 @@ class FruitChoice(GroundedEnvironment):
         """Swap the right fruit."""
         return FruitState(state.game, state.memory, aleatoric, state.steps)
 
+    def hidden(self, aleatoric: RightFruit) -> Float[Array, "1"]:
+        """1 where the apple is right, else 0."""
+        return aleatoric.apple_is_right.astype(jnp.float32)[None]
+
+    def complete(self, hidden: Float[Array, "1"], evidence: None, *, key: PRNGKeyArray) -> RightFruit:
+        """The right fruit is all there is."""
+        return RightFruit(hidden[0] > 0.5)
+
     def summaries(self, aleatoric: RightFruit) -> dict[str, Float[Array, ""]]:
         """Whether the apple is right: on average, its share."""
         return {"apple": aleatoric.apple_is_right.astype(jnp.float32)}

@@ -139,6 +139,14 @@ class IcyRoad(GroundedEnvironment):
         bits = jnp.where(revealed, state.ice.bits, aleatoric.bits)
         return IcyRoadState(state.position, BernoulliField(aleatoric.rate, bits))
 
+    def hidden(self, aleatoric: BernoulliField) -> Float[Array, "1"]:
+        """The rate of ice."""
+        return aleatoric.rate[None]
+
+    def complete(self, hidden: Float[Array, "1"], evidence: BernoulliEvidence, *, key: PRNGKeyArray) -> BernoulliField:
+        """Ice at that rate on every segment not crossed yet."""
+        return evidence.completed(hidden[0], key=key)
+
     def identity(self, level: Level) -> Bool[Array, " segments"]:
         """The ice alone: its rate only says where it came from."""
         return level.aleatoric.bits
