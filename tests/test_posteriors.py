@@ -201,6 +201,6 @@ class TestIcyRoadPosterior:
 def test_exact_posteriors_carry_no_belief():
     # They need only the evidence: a belief would be one more thing to keep in step.
     posterior = BetaBernoulli(ALPHA, BETA)
-    belief = posterior.init()
+    belief = posterior.init(jnp.zeros(3))
     assert jax.tree.leaves(belief) == []
     assert posterior.update(belief, jnp.zeros(3), jnp.int32(0), jnp.array(True)) is belief

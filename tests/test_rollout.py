@@ -22,7 +22,7 @@ BUILT = []
 class CountingPosterior(Posterior):
     """Its belief is the number of steps since the episode began; a draw shows it."""
 
-    def init(self):
+    def init(self, observation):
         return jnp.int32(0)
 
     def update(self, belief, observation, action, done):

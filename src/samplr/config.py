@@ -99,6 +99,24 @@ class FictitiousConfig:
     """M: how many posterior draws each TD error averages over (the paper: 1); `exact` for its expectation."""
     trace: Literal["full", "matched"] = "full"
     """`full` (the paper), or `matched`: advantages are passed on only over transitions that equal the real ones."""
+    posterior: Literal["exact", "learned"] = "exact"
+    """`exact`: the environment's own; `learned`: a network that learns it alongside the student (see `belief`)."""
+    prior: Literal["known", "estimated"] = "known"
+    """The prior of an exact posterior: `known`, or `estimated` from the new levels that a run has seen so far."""
+
+
+@dataclass(frozen=True)
+class BeliefConfig:
+    """The network of a learned posterior. It has an encoder like the student's."""
+
+    memory: int = 64
+    """Size of the GRU."""
+    bins: int = 32
+    """Into how many equally likely bins each hidden number of θ′ is divided, at most."""
+    learning_rate: float = 1e-3
+    """Adam's learning rate."""
+    epochs: int = 8
+    """Gradient steps for each rollout of new levels."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +132,7 @@ class Config(Generic[E]):
     student: StudentConfig = field(default_factory=StudentConfig)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     fictitious: FictitiousConfig = field(default_factory=FictitiousConfig)
+    belief: BeliefConfig = field(default_factory=BeliefConfig)
     workers: int = 16
     """Levels in each rollout, one for each worker."""
     rollout: int = 125
@@ -191,6 +210,14 @@ def validate(config: Config) -> None:
             "--replay.score max_mc judges by hindsight, which grounding 'fictitious' rules out: "
             "choose positive_value_loss or l1_value_loss"
         )
+    if config.fictitious.posterior == "learned" and config.fictitious.samples == "exact":
+        raise SamplrError(
+            "--fictitious.samples exact needs a posterior that can be summed, which a learned one cannot: give a number"
+        )
+    if config.fictitious.posterior == "learned" and config.fictitious.prior == "estimated":
+        raise SamplrError(
+            "--fictitious.prior estimated is for exact posteriors: a learned one finds its prior by itself"
+        )
     sequences = config.workers if student.memory else config.workers * config.rollout
     if sequences % student.minibatches:
         unit = "workers" if student.memory else "workers × rollout steps"
@@ -213,6 +240,9 @@ def _validate_numbers(config: Config) -> None:
         "replay.capacity": replay.capacity,
         "gradient-updates": 1 if config.gradient_updates is None else config.gradient_updates,
         "fictitious.samples": 1 if samples == "exact" else samples,
+        "belief.memory": config.belief.memory,
+        "belief.bins": config.belief.bins,
+        "belief.epochs": config.belief.epochs,
     }
     not_negative = {
         "student.memory": student.memory,
@@ -233,6 +263,7 @@ def _validate_numbers(config: Config) -> None:
         "replay.temperature": replay.temperature,
         "student.learning-rate": student.learning_rate,
         "student.adam-epsilon": student.adam_epsilon,
+        "belief.learning-rate": config.belief.learning_rate,
         "student.clip": student.clip,
         "student.max-gradient-norm": student.max_gradient_norm,
         "patience-seconds": config.patience_seconds,

@@ -140,22 +140,19 @@ class Fictitious(Grounding):
     **Arguments:**
 
     - `samples`: how many fictitious transitions δₜ averages over (the paper: 1), or `"exact"` for all of them.
+    - `believed`: the posterior to use in place of the environment's own: see `samplr.beliefs`.
     """
 
     samples: int | str = eqx.field(static=True, default=1)
+    believed: Posterior | None = None
 
     def aleatoric(self, env: Environment, level: Level, *, key: PRNGKeyArray) -> Aleatoric:
         """The level's own: the curriculum keeps its freedom."""
         return level.aleatoric
 
     def posterior(self, env: Environment) -> Posterior:
-        """The environment's."""
-        if not isinstance(env, GroundedEnvironment):
-            raise SamplrError(
-                f"{type(env).__name__} has no posterior, so it cannot be trained with grounding 'fictitious': "
-                "choose 'none' or 'naive', or make it a GroundedEnvironment"
-            )
-        return env.posterior
+        """The one believed in, or the environment's."""
+        return require_grounded(env).posterior if self.believed is None else self.believed
 
     def versions(self, env: Environment, belief: Belief, evidence: Evidence, *, key: PRNGKeyArray) -> Versions:
         """Draws from the posterior, or all it has."""
@@ -169,6 +166,16 @@ class Fictitious(Grounding):
         samples = int(self.samples)
         drawn = jax.vmap(draw)(jax.random.split(key, samples))
         return Versions(drawn, jnp.full(samples, 1 / samples), jax.tree.map(lambda leaf: leaf[0], drawn))
+
+
+def require_grounded(env: Environment) -> GroundedEnvironment:
+    """The environment, or an error where it cannot say what a history reveals."""
+    if not isinstance(env, GroundedEnvironment):
+        raise SamplrError(
+            f"{type(env).__name__} has no posterior, so it cannot be trained with grounding 'fictitious': "
+            "choose 'none' or 'naive', or make it a GroundedEnvironment"
+        )
+    return env
 
 
 def _same_transition(a: TimeStep, b: TimeStep) -> Bool[Array, ""]:

@@ -1,6 +1,7 @@
 """Posteriors P̄(θ′|τ): what the ground truth implies about θ′ once the history has revealed some of it.
 
-Exact posteriors need only the evidence, and carry an empty belief; a learned one would carry a recurrent belief.
+Exact posteriors need only the evidence, and carry an empty belief; a learned one (`samplr.learned`) carries a recurrent
+belief.
 """
 
 import abc
@@ -22,8 +23,8 @@ Belief: TypeAlias = Any
 class Posterior(eqx.Module):
     """A belief that follows the history, and a way to draw θ′ from it."""
 
-    def init(self) -> Belief:
-        """The belief before anything has happened."""
+    def init(self, observation: Any) -> Belief:
+        """The belief after the first observation."""
         return None
 
     def update(self, belief: Belief, observation: Any, action: Array, done: Bool[Array, ""]) -> Belief:

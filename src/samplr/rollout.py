@@ -140,7 +140,7 @@ def begun(
         state=state,
         observation=observation,
         memory=network.initial_memory(),
-        belief=None if posterior is None else posterior.init(),
+        belief=None if posterior is None else posterior.init(observation),
         aleatoric=aleatoric,
         start=jnp.array(True),
         episode_return=jnp.zeros(()),

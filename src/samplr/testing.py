@@ -174,12 +174,13 @@ def _grounded_pairs(
     - `alike`: whether the agent cannot have noticed.
     """
     posterior, evidence = env.posterior, env.evidence(state)
-    substituted = env.substitute(state, posterior.sample(posterior.init(), evidence, key=key))
+    belief = posterior.init(env.observe(world, state))
+    substituted = env.substitute(state, posterior.sample(belief, evidence, key=key))
     # Any θ′ will do for the swap: `substitute` keeps what was revealed, so that only the unrevealed differs.
     swapped = env.substitute(state, env.sample_aleatoric(level.layout, key=jax.random.fold_in(key, 1)))
 
     def fictitious(state: State) -> PyTree:
-        moment = Moment(world, state, action, level.aleatoric, posterior.init(), key)
+        moment = Moment(world, state, action, level.aleatoric, belief, key)
         _, primed = Fictitious(2).step(env, moment, key=key)
         return primed.observation, primed.reward, primed.terminated, primed.aleatoric
 

@@ -5,6 +5,7 @@ phase says so. All runs of a batch take the same phase at the same time, because
 index alone.
 """
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -18,10 +19,12 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from samplr import trees
+from samplr.beliefs import Beliefs, EstimatedPrior, LearnedBeliefs, sampled_from_ground_truth
 from samplr.compiling import jit
 from samplr.config import Config, validate
 from samplr.envs.api import Environment, GroundedEnvironment, Level
-from samplr.grounding import Fictitious, Grounding, Naive, Ungrounded
+from samplr.grounding import Fictitious, Grounding, Naive, Ungrounded, require_grounded
+from samplr.learned import Bins
 from samplr.rollout import Rollout, collect
 from samplr.shift import ShiftCounts, ShiftMonitor
 from samplr.student.advantages import discounted_returns
@@ -50,6 +53,8 @@ class RunState(eqx.Module):
     teacher: PyTree
     scale: ReturnScale
     key: PRNGKeyArray
+    beliefs: PyTree = None
+    """What the run has learned about θ′, where its posterior is not the environment's own."""
 
 
 class TrainState(eqx.Module):
@@ -98,7 +103,9 @@ class Training:
         self.env: Environment = config.env
         self.grounding = build_grounding(config)
         # Refuse what cannot be trained now, before anything is written.
-        self.grounding.posterior(self.env)
+        self.beliefs = build_beliefs(config)
+        if self.beliefs is None:
+            self.grounding.posterior(self.env)
         jax.eval_shape(self._build_network, jax.random.key(0))
         self.monitor = ShiftMonitor.of(self.env)
         self.hyperparameters = hyperparameters or trees.repeat(build_hyperparameters(config), config.seeds)
@@ -169,7 +176,15 @@ class Training:
             teacher=hyperparameters.teacher.init(self.env),
             scale=ReturnScale.empty(),
             key=run_key,
+            # Folded in, so that a run without beliefs of its own begins as it always did.
+            beliefs=None if self.beliefs is None else self.beliefs.init(key=jax.random.fold_in(key, 1)),
         )
+
+    def grounding_of(self, beliefs: PyTree) -> Grounding:
+        """The grounding of a run with these beliefs."""
+        if self.beliefs is None:
+            return self.grounding
+        return Fictitious(self.config.fictitious.samples, self.beliefs.posterior(beliefs))
 
     def _advance_uncompiled(
         self, hyperparameters: Hyperparameters, state: TrainState, updates: Int[Array, ""]
@@ -194,16 +209,34 @@ class Training:
         runs, news = jax.lax.cond(
             learns, jax.vmap(self._learn), jax.vmap(self._skip), hyperparameters, runs, played, keys[:, 2]
         )
-        return runs, self._told(phase, played, news)
+        beliefs, found = self._update_beliefs(runs.beliefs, levels, played.rollout)
+        return dataclasses.replace(runs, beliefs=beliefs), self._told(phase, played, news, found)
 
-    def _told(self, phase: Int[Array, ""], played: "Played", news: Log) -> Log:
-        """What an update has to tell: how its episodes went, by phase, and the news of learning."""
+    def _update_beliefs(self, beliefs: PyTree, levels: Level, rollout: Rollout) -> tuple[PyTree, dict[str, Mean]]:
+        """Let the beliefs of a batch of runs learn, if any of their levels is a sample of the ground truth."""
+        if self.beliefs is None:
+            return beliefs, {}
+        learn = self.beliefs.learn
+
+        def believe(beliefs: PyTree, levels: Level, rollout: Rollout) -> tuple[PyTree, dict[str, Mean]]:
+            beliefs, found = learn(beliefs, levels, rollout)
+            return beliefs, {name: Mean.of(value) for name, value in found.items()}
+
+        def keep(beliefs: PyTree, levels: Level, rollout: Rollout) -> tuple[PyTree, dict[str, Mean]]:
+            shapes = jax.eval_shape(believe, beliefs, levels, rollout)[1]
+            return beliefs, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+
+        any_sampled = jnp.any(sampled_from_ground_truth(levels))
+        return jax.lax.cond(any_sampled, jax.vmap(believe), jax.vmap(keep), beliefs, levels, rollout)
+
+    def _told(self, phase: Int[Array, ""], played: "Played", news: Log, found: dict[str, Mean]) -> Log:
+        """What an update has to tell: how its episodes went, by phase, and the news of learning and of beliefs."""
         by_phase = {
             f"{each.name}/{name}": mean.only_if(phase == index)
             for index, each in enumerate(self.phases)
             for name, mean in played.metrics.items()
         }
-        return Log(news.metrics | by_phase, news.shift)
+        return Log(news.metrics | by_phase | found, news.shift)
 
     def _propose(self, phase: Phase, hyperparameters: Hyperparameters, run: RunState, key: PRNGKeyArray) -> Level:
         return hyperparameters.teacher.propose(phase, run.teacher, self.env, self.config.workers, key=key)
@@ -212,7 +245,8 @@ class Training:
         self, hyperparameters: Hyperparameters, run: RunState, levels: Level, key: PRNGKeyArray
     ) -> tuple[RunState, "Played"]:
         """Collect a rollout on the levels, and judge it."""
-        rollout = collect(self.env, self.grounding, run.network, levels, self.config.rollout, key=key)
+        grounding = self.grounding_of(run.beliefs)
+        rollout = collect(self.env, grounding, run.network, levels, self.config.rollout, key=key)
         return self._judge(hyperparameters, run, levels, rollout)
 
     def _judge(
@@ -233,8 +267,8 @@ class Training:
         )
         teacher_state = teacher.observe(run.teacher, self.env, outcome)
         metrics = _episode_metrics(rollout) | {"advantage": Mean.of(jnp.abs(advantages))}
-        played = RunState(run.network, run.opt_state, teacher_state, scale, run.key)
-        return played, Played(rollout, advantages, metrics)
+        judged = dataclasses.replace(run, teacher=teacher_state, scale=scale)
+        return judged, Played(rollout, advantages, metrics)
 
     def _learn(
         self, hyperparameters: Hyperparameters, run: RunState, played: "Played", key: PRNGKeyArray
@@ -248,7 +282,7 @@ class Training:
         told = hyperparameters.teacher.metrics(run.teacher)
         metrics = {name: Mean.of(value) for name, value in told.items()}
         metrics |= {f"student/{name}": Mean.of(value) for name, value in vars(losses).items()}
-        return RunState(network, opt_state, run.teacher, run.scale, run.key), Log(metrics, shift)
+        return dataclasses.replace(run, network=network, opt_state=opt_state), Log(metrics, shift)
 
     def _skip(
         self, hyperparameters: Hyperparameters, run: RunState, played: "Played", key: PRNGKeyArray
@@ -275,6 +309,21 @@ def build_grounding(config: Config) -> Grounding:
             return Naive()
         case "fictitious":
             return Fictitious(config.fictitious.samples)
+
+
+def build_beliefs(config: Config) -> Beliefs | None:
+    """Where the posterior comes from that a configuration names; None for the environment's own."""
+    if config.grounding != "fictitious" or (config.fictitious.posterior, config.fictitious.prior) == ("exact", "known"):
+        return None
+    env, belief, student = require_grounded(config.env), config.belief, config.student
+    if config.fictitious.prior == "estimated":
+        estimated = EstimatedPrior(env)
+        estimated.init(key=jax.random.key(0))  # refuses a prior that cannot be estimated
+        return estimated
+    bins = Bins.of(env, belief.bins)
+    return LearnedBeliefs(
+        env, bins, student.encoder, student.hidden, belief.memory, belief.learning_rate, belief.epochs
+    )
 
 
 def build_hyperparameters(config: Config) -> Hyperparameters:

@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, UInt8
 
 from samplr.envs.spaces import ActionSpace, Box
-from samplr.errors import LevelError
+from samplr.errors import LevelError, SamplrError
 from samplr.posteriors import Posterior
 
 # An environment's own pytrees; the names say which of them is meant.
@@ -206,9 +206,11 @@ class GroundedEnvironment(Environment):
     """A world that knows what a history reveals of θ′, and can swap the rest: what `fictitious` needs."""
 
     @property
-    @abc.abstractmethod
     def posterior(self) -> Posterior:
-        """P̄(θ′|τ) as this world implies it."""
+        """P̄(θ′|τ) as this world implies it; a world that leaves it out needs a learned one."""
+        raise SamplrError(
+            f"{type(self).__name__} has no exact posterior: choose --fictitious.posterior learned, or grounding 'naive'"
+        )
 
     @property
     @abc.abstractmethod
@@ -226,6 +228,17 @@ class GroundedEnvironment(Environment):
     @abc.abstractmethod
     def substitute(self, state: State, aleatoric: Aleatoric) -> State:
         """Swap in θ′, keeping everything that was revealed."""
+
+    def hidden(self, aleatoric: Aleatoric) -> Float[Array, " k"]:
+        """The few numbers of θ′ that a learned belief is about, such as the rate of ice."""
+        raise SamplrError(
+            f"{type(self).__name__} does not name the numbers of θ′ that a belief is about: give it `hidden` and "
+            "`complete`"
+        )
+
+    def complete(self, hidden: Float[Array, " k"], evidence: Evidence, *, key: PRNGKeyArray) -> Aleatoric:
+        """A θ′ with these hidden numbers that agrees with what was revealed: the rest is drawn from P̄ given both."""
+        raise SamplrError(f"{type(self).__name__} cannot fill in what a belief leaves open: give it `complete`")
 
 
 def _leaves_by_name(tree: PyTree) -> dict[str, Any]:

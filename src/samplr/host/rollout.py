@@ -5,10 +5,12 @@ fictitious steps, and the level that follows an episode's end. Its parts and its
 collector, so that with a simulator that computes the same numbers the rollout is the same.
 """
 
+from collections.abc import Callable
+
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Array, PRNGKeyArray, UInt32
+from jaxtyping import Array, PRNGKeyArray, PyTree, UInt32
 
 from samplr.compiling import jit
 from samplr.envs.api import Level
@@ -44,6 +46,8 @@ class HostCollector:
 
     **Arguments:**
 
+    - `grounding_of`: the grounding of a run with given beliefs.
+    - `twins`: whether it asks for fictitious steps.
     - `workers`: how many levels a rollout has.
     - `steps`: how many steps each worker takes.
     - `processes`, `patience`: as for `SimulatorPool`.
@@ -52,32 +56,32 @@ class HostCollector:
     def __init__(
         self,
         env: GymnasiumEnvironment,
-        grounding: Grounding,
+        grounding_of: Callable[[PyTree], Grounding],
         *,
+        twins: bool,
         workers: int,
         steps: int,
         processes: int,
         patience: float,
     ) -> None:
-        self.env, self.grounding, self.workers, self.steps = env, grounding, workers, steps
-        twins = grounding.posterior(env) is not None
+        self.env, self.grounding_of, self.workers, self.steps = env, grounding_of, workers, steps
         self.pool = SimulatorPool(env, workers, twins=twins, processes=processes, patience=patience)
-        self._openings = jit(jax.vmap(self._opening))
-        self._first = jit(jax.vmap(self._first_choice, in_axes=(None, 0, 0, 0, 0)))
-        self._next = jit(jax.vmap(self._next_choice, in_axes=(None, 0, 0, 0, 0, 0)))
+        self._openings = jit(jax.vmap(self._opening, in_axes=(None, 0, 0)))
+        self._first = jit(jax.vmap(self._first_choice, in_axes=(None, None, 0, 0, 0, 0)))
+        self._next = jit(jax.vmap(self._next_choice, in_axes=(None, None, 0, 0, 0, 0, 0)))
 
-    def collect(self, network: ActorCritic, levels: Level, *, key: PRNGKeyArray) -> Rollout:
+    def collect(self, network: ActorCritic, levels: Level, beliefs: PyTree = None, *, key: PRNGKeyArray) -> Rollout:
         """Let a student act on a batch of levels, one for each worker."""
         begin_key, steps_key = jax.random.split(key)
         keys = [jax.random.split(step_key, self.workers) for step_key in jax.random.split(steps_key, self.steps)]
-        openings = self._openings(levels, jax.random.split(begin_key, self.workers))
+        openings = self._openings(beliefs, levels, jax.random.split(begin_key, self.workers))
         begun = self.pool.begin(_start(openings))
-        worker, choice = self._first(network, levels, openings, begun, keys[0])
+        worker, choice = self._first(network, beliefs, levels, openings, begun, keys[0])
         rows = []
         # The choice after the last step is not acted on: the next rollout begins with a reset.
         for next_keys in [*keys[1:], keys[-1]]:
             outcome = self.pool.turn(_order(choice))
-            worker, choice, row = self._next(network, levels, worker, choice, outcome, next_keys)
+            worker, choice, row = self._next(network, beliefs, levels, worker, choice, outcome, next_keys)
             rows.append(row)
         return jax.tree.map(lambda *leaves: np.stack(leaves), *jax.device_get(rows))
 
@@ -85,37 +89,51 @@ class HostCollector:
         """End the simulators' processes."""
         self.pool.close()
 
-    def _opening(self, level: Level, key: PRNGKeyArray) -> Opening:
+    def _opening(self, beliefs: PyTree, level: Level, key: PRNGKeyArray) -> Opening:
         aleatoric_key, reset_key = jax.random.split(key)
-        aleatoric = self.grounding.aleatoric(self.env, level, key=aleatoric_key)
+        aleatoric = self.grounding_of(beliefs).aleatoric(self.env, level, key=aleatoric_key)
         return Opening(Level(level.layout, aleatoric, level.origin), jax.random.bits(reset_key))
 
     def _first_choice(
-        self, network: ActorCritic, level: Level, opening: Opening, begin: Begun, key: PRNGKeyArray
+        self,
+        network: ActorCritic,
+        beliefs: PyTree,
+        level: Level,
+        opening: Opening,
+        begin: Begun,
+        key: PRNGKeyArray,
     ) -> tuple[Worker, Choice]:
         """Look at the first observation, and choose."""
-        episode = begun(self.env, self.grounding, network, opening.level.aleatoric, *begin)
+        episode = begun(self.env, self.grounding_of(beliefs), network, opening.level.aleatoric, *begin)
         worker = Worker(episode, *network(episode.observation, episode.memory))
-        return worker, self._choose(network, level, worker, key)
+        return worker, self._choose(network, beliefs, level, worker, key)
 
     def _next_choice(
-        self, network: ActorCritic, level: Level, worker: Worker, choice: Choice, outcome: Outcome, key: PRNGKeyArray
+        self,
+        network: ActorCritic,
+        beliefs: PyTree,
+        level: Level,
+        worker: Worker,
+        choice: Choice,
+        outcome: Outcome,
+        key: PRNGKeyArray,
     ) -> tuple[Worker, Choice, Rollout]:
         """Write down what the choice led to, and choose again."""
         real, redrawn, begin = outcome
+        grounding = self.grounding_of(beliefs)
         if choice.versions is None or redrawn is None:
             primed = as_it_happened(real, worker.episode.aleatoric)
         else:
             primed = as_redrawn(real, redrawn, choice.versions)
-        restarted = begun(self.env, self.grounding, network, choice.restart.level.aleatoric, *begin)
-        worker, row = record(self.env, self.grounding, network, worker, choice.raw, real, primed, restarted)
-        return worker, self._choose(network, level, worker, key), row
+        restarted = begun(self.env, grounding, network, choice.restart.level.aleatoric, *begin)
+        worker, row = record(self.env, grounding, network, worker, choice.raw, real, primed, restarted)
+        return worker, self._choose(network, beliefs, level, worker, key), row
 
-    def _choose(self, network: ActorCritic, level: Level, worker: Worker, key: PRNGKeyArray) -> Choice:
+    def _choose(self, network: ActorCritic, beliefs: PyTree, level: Level, worker: Worker, key: PRNGKeyArray) -> Choice:
         keys, episode = StepKeys.of(key), worker.episode
         raw = worker.policy.sample(key=keys.action)
-        versions = self.grounding.versions(self.env, episode.belief, episode.state, key=keys.posterior)
-        restart = self._opening(level, keys.restart)
+        versions = self.grounding_of(beliefs).versions(self.env, episode.belief, episode.state, key=keys.posterior)
+        restart = self._opening(beliefs, level, keys.restart)
         return Choice(raw, network.action_space.decode(raw), versions, restart)
 
 

@@ -1,5 +1,6 @@
 """The training loop where steps are taken on the host: the same compiled pieces, one update of one run at a time."""
 
+import dataclasses
 import functools
 
 import jax
@@ -9,6 +10,7 @@ from samplr import trees
 from samplr.compiling import jit
 from samplr.config import Config
 from samplr.envs.gymnasium import GymnasiumEnvironment, require_grounded_verbs
+from samplr.grounding import Fictitious
 from samplr.host.rollout import HostCollector
 from samplr.training import Hyperparameters, Log, RunState, Training, TrainState
 
@@ -23,11 +25,13 @@ class HostTraining(Training):
     def __init__(self, config: Config, hyperparameters: Hyperparameters | None = None) -> None:
         super().__init__(config, hyperparameters)
         assert isinstance(self.env, GymnasiumEnvironment)
-        if self.grounding.posterior(self.env) is not None:
+        twins = isinstance(self.grounding, Fictitious)
+        if twins:
             require_grounded_verbs(self.env)
         self.collector = HostCollector(
             self.env,
-            self.grounding,
+            self.grounding_of,
+            twins=twins,
             workers=config.workers,
             steps=config.rollout,
             processes=config.processes,
@@ -35,7 +39,7 @@ class HostTraining(Training):
         )
         self._proposals = [jit(functools.partial(self._propose, phase)) for phase in self.phases]
         self._judging, self._learning, self._skipping = jit(self._judge), jit(self._learn), jit(self._skip)
-        self._telling = jit(self._told)
+        self._believing, self._telling = jit(self._update_beliefs), jit(self._told)
 
     def advance(self, state: TrainState, updates: int) -> tuple[TrainState, Log]:
         """Do some updates, at least one."""
@@ -59,8 +63,11 @@ class HostTraining(Training):
         phase = int(hyperparameters.teacher.schedule(state.update))
         keys = jax.random.split(jax.random.fold_in(run.key, state.update), 3)
         levels = self._proposals[phase](hyperparameters, run, keys[0])
-        rollout = self.collector.collect(run.network, levels, key=keys[1])
+        rollout = self.collector.collect(run.network, levels, run.beliefs, key=keys[1])
         run, played = self._judging(hyperparameters, run, levels, rollout)
         finish = self._learning if self.phases[phase].learn else self._skipping
         run, news = finish(hyperparameters, run, played, keys[2])
-        return run, self._telling(jnp.int32(phase), played, news)
+        # Beliefs learn a batch of runs at a time: here a batch of one.
+        batch = jax.tree.map(lambda leaf: leaf[None], (run.beliefs, levels, rollout))
+        beliefs, found = jax.tree.map(lambda leaf: leaf[0], self._believing(*batch))
+        return dataclasses.replace(run, beliefs=beliefs), self._telling(jnp.int32(phase), played, news, found)

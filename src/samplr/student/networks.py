@@ -132,6 +132,18 @@ def _wide_orthogonal(inputs: int, outputs: int, *, gain: float, key: PRNGKeyArra
     return eqx.tree_at(lambda x: (x.weight, x.bias), layer, (weight, jnp.zeros(outputs)))
 
 
+def build_encoder(env: Environment, encoder: str, hidden: tuple[int, ...], *, key: PRNGKeyArray) -> Encoder:
+    """Build an encoder by its name: `mlp`, or one of the environment's own."""
+    inputs = sum(leaf.size for leaf in jax.tree.leaves(env.observation_shapes()))
+    known: Mapping[str, Callable[..., Encoder]] = {
+        "mlp": lambda hidden, key: MLPEncoder(inputs, hidden, key=key),
+        **env.encoders(),
+    }
+    if encoder not in known:
+        raise UnknownNameError("encoder", encoder, known)
+    return known[encoder](hidden=hidden, key=key)
+
+
 def build_network(
     env: Environment,
     encoder: str,
@@ -151,16 +163,8 @@ def build_network(
     - `head`: size of a hidden layer before the policy and of another before the value, or 0 for none.
     """
     encoder_key, cell_key, actor_key, critic_key = jax.random.split(key, 4)
-    observation = env.observation_shapes()
-    inputs = sum(leaf.size for leaf in jax.tree.leaves(observation))
-    known: Mapping[str, Callable[..., Encoder]] = {
-        "mlp": lambda hidden, key: MLPEncoder(inputs, hidden, key=key),
-        **env.encoders(),
-    }
-    if encoder not in known:
-        raise UnknownNameError("encoder", encoder, known)
-    encode = known[encoder](hidden=hidden, key=encoder_key)
-    features = jax.eval_shape(encode, observation).size
+    encode = build_encoder(env, encoder, hidden, key=encoder_key)
+    features = jax.eval_shape(encode, env.observation_shapes()).size
     cell = eqx.nn.LSTMCell(features, memory_size, key=cell_key) if memory_size else None
     inputs_of_heads = memory_size or features
 

@@ -288,7 +288,7 @@ def redrawn(drives):
     assert watched.shape == (DRIVES, WATCHED)
 
     def count(state, tiles, key):
-        draw = ENV.posterior.sample(ENV.posterior.init(), ENV.evidence(state), key=key)
+        draw = ENV.posterior.sample(None, ENV.evidence(state), key=key)
         return jnp.sum(ENV.substitute(state, draw).ice.bits[tiles])
 
     many = jax.vmap(jax.vmap(count, (None, None, 0)), (0, 0, 0))
