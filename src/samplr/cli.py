@@ -205,6 +205,8 @@ def evaluate(words: list[str]) -> None:
         episodes=options.episodes,
         deterministic=options.deterministic,
         seed=options.seed,
+        processes=run.config.processes,
+        patience_seconds=run.config.patience_seconds,
     )
     as_json = {condition: outcome.to_json() for condition, outcome in results.items()}
     _show(as_json if options.json else evaluation_table(f"{options.run}: {name}", results))

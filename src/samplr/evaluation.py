@@ -1,9 +1,10 @@
 """Evaluation: a student plays fixed levels, the same for every seed and method."""
 
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from samplr.compiling import jit
 from samplr.envs.api import Environment, Level, Suite
+from samplr.envs.gymnasium import GymnasiumEnvironment
 from samplr.errors import UnknownNameError
 from samplr.student.networks import ActorCritic
 
@@ -82,6 +84,8 @@ def evaluate(
     episodes: int = 100,
     deterministic: bool = False,
     seed: int = 0,
+    processes: int = 2,
+    patience_seconds: float = 60.0,
 ) -> dict[str, Condition]:
     """Let a batch of runs play a suite.
 
@@ -91,24 +95,54 @@ def evaluate(
     - `episodes`: how many levels each condition draws; every run plays the same ones.
     - `deterministic`: take the most likely action instead of sampling.
     - `seed`: which levels, and which luck.
+    - `processes`, `patience_seconds`: for simulators on the host, as in `Config`.
 
     **Returns:** for each condition, `return`, `length` and the environment's own figures of every episode.
     """
-
-    env = env.for_evaluation()
-
-    def play(network: ActorCritic, level: Level, key: PRNGKeyArray) -> dict[str, Array]:
-        return play_episode(env, network, level, deterministic=deterministic, key=key)
-
-    over_episodes = jax.vmap(play, in_axes=(None, 0, 0))
-    over_runs = jit(jax.vmap(over_episodes, in_axes=(0, None, None)))
+    player = _player(env.for_evaluation(), episodes, deterministic, processes, patience_seconds)
     results = {}
-    for index, (name, sample) in enumerate(suite.items()):
-        level_key, play_key = jax.random.split(jax.random.fold_in(jax.random.key(seed), index))
-        levels = jit(jax.vmap(sample), runs_once=True)(jax.random.split(level_key, episodes))
-        figures = over_runs(networks, levels, jax.random.split(play_key, episodes))
-        results[name] = Condition({figure: np.asarray(values) for figure, values in figures.items()})
+    with contextlib.closing(player):
+        for index, (name, sample) in enumerate(suite.items()):
+            level_key, play_key = jax.random.split(jax.random.fold_in(jax.random.key(seed), index))
+            levels = jit(jax.vmap(sample), runs_once=True)(jax.random.split(level_key, episodes))
+            figures = player.play(networks, levels, jax.random.split(play_key, episodes))
+            results[name] = Condition({figure: np.asarray(values) for figure, values in figures.items()})
     return results
+
+
+class Player(Protocol):
+    """Lets every run play every level, and tells what came of it as arrays of run × episode."""
+
+    def play(self, networks: ActorCritic, levels: Level, keys: PRNGKeyArray) -> Mapping[str, Any]: ...  # noqa: D102
+
+    def close(self) -> None: ...  # noqa: D102
+
+
+def _player(env: Environment, episodes: int, deterministic: bool, processes: int, patience: float) -> Player:
+    if not isinstance(env, GymnasiumEnvironment):
+        return CompiledPlayer(env, deterministic=deterministic)
+    from samplr.host.evaluation import HostPlayer  # it needs gymnasium
+
+    return HostPlayer(env, episodes=episodes, deterministic=deterministic, processes=processes, patience=patience)
+
+
+class CompiledPlayer:
+    """Plays in a world in JAX: all episodes of all runs are one compiled program."""
+
+    def __init__(self, env: Environment, *, deterministic: bool) -> None:
+        def play(network: ActorCritic, level: Level, key: PRNGKeyArray) -> dict[str, Array]:
+            return play_episode(env, network, level, deterministic=deterministic, key=key)
+
+        over_episodes = jax.vmap(play, in_axes=(None, 0, 0))
+        self._play = jit(jax.vmap(over_episodes, in_axes=(0, None, None)))
+
+    def play(self, networks: ActorCritic, levels: Level, keys: PRNGKeyArray) -> dict[str, Array]:
+        """Every run plays every level."""
+        figures: dict[str, Array] = self._play(networks, levels, keys)
+        return figures
+
+    def close(self) -> None:
+        """Nothing to give back."""
 
 
 def play_episode(
