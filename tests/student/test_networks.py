@@ -4,6 +4,7 @@ import functools
 import subprocess
 import sys
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +15,7 @@ from samplr.envs.api import Environment
 from samplr.envs.icy_road import IcyRoad
 from samplr.errors import UnknownNameError
 from samplr.student.distributions import Categorical
-from samplr.student.networks import ActorCritic, MLPEncoder, build_network, orthogonal
+from samplr.student.networks import LSTM, ActorCritic, MLPEncoder, build_network, orthogonal
 
 from .worlds import AimBandit, CueWorld, LockBandit, Recall
 
@@ -145,6 +146,7 @@ def test_an_unknown_encoder_is_refused_with_the_known_ones() -> None:
 
 
 HEADS_ON_A_CPU = """
+import equinox as eqx
 import jax
 from samplr.compiling import jit
 from samplr.envs.black_ice import BlackIce
@@ -162,3 +164,14 @@ assert (networks.actor_hidden.weight != networks.critic_hidden.weight).all()
 def test_wide_heads_are_orthogonal_and_made_in_finite_time():
     # In a process of its own: two QR factorisations of this size used to wait for each other forever.
     subprocess.run([sys.executable, "-c", HEADS_ON_A_CPU], check=True, timeout=120)
+
+
+def test_the_memory_is_an_lstm() -> None:
+    lstm = LSTM(3, 5, key=jax.random.key(0))
+    reference = eqx.nn.LSTMCell(3, 5, key=jax.random.key(1))
+    weights = (lstm.incoming.weight, lstm.remembered.weight, lstm.incoming.bias)
+    reference = eqx.tree_at(lambda cell: (cell.weight_ih, cell.weight_hh, cell.bias), reference, weights)
+    inputs = jax.random.normal(jax.random.key(2), (3,))
+    memory = (jnp.linspace(-1, 1, 5), jnp.linspace(2, -2, 5))
+    for mine, theirs in zip(lstm(lstm.incoming(inputs), memory), reference(inputs, memory), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5)

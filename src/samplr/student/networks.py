@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
+from samplr import trees
 from samplr.envs.api import Encoder, Environment
 from samplr.envs.spaces import ActionSpace
 from samplr.errors import UnknownNameError
@@ -42,11 +43,37 @@ class MLPEncoder(eqx.Module):
         return x
 
 
+class LSTM(eqx.Module):
+    """A long short-term memory. What comes in is weighted apart from what is remembered, so that a sequence can have
+    the former done in one product before it goes through the latter step by step.
+    """
+
+    incoming: eqx.nn.Linear
+    remembered: eqx.nn.Linear
+
+    def __init__(self, inputs: int, size: int, *, key: PRNGKeyArray) -> None:
+        incoming_key, remembered_key = jax.random.split(key)
+        self.incoming = eqx.nn.Linear(inputs, 4 * size, key=incoming_key)
+        self.remembered = eqx.nn.Linear(size, 4 * size, use_bias=False, key=remembered_key)
+
+    def empty(self) -> Memory:
+        """What is remembered at first."""
+        size = self.remembered.in_features
+        return (jnp.zeros(size), jnp.zeros(size))
+
+    def __call__(self, incoming: Float[Array, " gates"], memory: Memory) -> Memory:
+        """One step, from inputs that went through `self.incoming`; the first part of a memory is what it puts out."""
+        output, cell = memory
+        enter, keep, news, leave = jnp.split(incoming + self.remembered(output), 4)
+        cell = jax.nn.sigmoid(keep) * cell + jax.nn.sigmoid(enter) * jnp.tanh(news)
+        return (jax.nn.sigmoid(leave) * jnp.tanh(cell), cell)
+
+
 class ActorCritic(eqx.Module):
     """Policy and value of a history: one observation at a time, with a memory where there is one."""
 
     encoder: Encoder
-    cell: eqx.nn.LSTMCell | None
+    lstm: LSTM | None
     actor_hidden: eqx.nn.Linear | None
     critic_hidden: eqx.nn.Linear | None
     actor: eqx.nn.Linear
@@ -56,47 +83,45 @@ class ActorCritic(eqx.Module):
     @property
     def recurrent(self) -> bool:
         """Whether the student remembers."""
-        return self.cell is not None
+        return self.lstm is not None
 
     def initial_memory(self) -> Memory:
         """The memory at the start of an episode."""
-        if self.cell is None:
-            return None
-        return (jnp.zeros(self.cell.hidden_size), jnp.zeros(self.cell.hidden_size))
+        return None if self.lstm is None else self.lstm.empty()
 
     def __call__(self, observation: PyTree, memory: Memory) -> tuple[Policy, Float[Array, ""], Memory]:
         """One step.
 
         **Returns:** the policy, the value, and the memory that the next observation continues from.
         """
-        features, memory = self._remember(self.encoder(observation), memory)
+        features = self.encoder(observation)
+        if self.lstm is not None:
+            memory = self.lstm(self.lstm.incoming(features), memory)
+            features = memory[0]
         return (*self._heads(features), memory)
 
     def unroll(self, observations: PyTree, starts: Bool[Array, " t"]) -> tuple[Policy, Float[Array, " t"]]:
         """Policies and values along a sequence that begins with an empty memory, emptied again at every start."""
         features = jax.vmap(self.encoder)(observations)
-        if self.cell is not None:
-            empty = self.initial_memory()
-
-            def remember(memory: Memory, step: tuple[Array, Array]) -> tuple[Memory, Array]:
-                encoded, start = step
-                memory = jax.tree.map(lambda m, e: jnp.where(start, e, m), memory, empty)
-                output, memory = self._remember(encoded, memory)
-                return memory, output
-
-            _, features = jax.lax.scan(remember, empty, (features, starts))
+        if self.lstm is not None:
+            features = _remember_all(self.lstm, features, starts)
         return jax.vmap(self._heads)(features)
-
-    def _remember(self, features: Array, memory: Memory) -> tuple[Array, Memory]:
-        if self.cell is None:
-            return features, None
-        memory = self.cell(features, memory)
-        return memory[0], memory
 
     def _heads(self, features: Array) -> tuple[Policy, Float[Array, ""]]:
         acting = _through(self.actor_hidden, features)
         judging = _through(self.critic_hidden, features)
         return policy_from(self.actor(acting), self.action_space), self.critic(judging)[0]
+
+
+def _remember_all(lstm: LSTM, features: Float[Array, "t inputs"], starts: Bool[Array, " t"]) -> Float[Array, "t size"]:
+    empty = lstm.empty()
+
+    def remember(memory: Memory, step: tuple[Array, Array]) -> tuple[Memory, Array]:
+        incoming, start = step
+        memory = lstm(incoming, trees.where(start, empty, memory))
+        return memory, memory[0]
+
+    return jax.lax.scan(remember, empty, (jax.vmap(lstm.incoming)(features), starts))[1]
 
 
 def _through(layer: eqx.nn.Linear | None, features: Array) -> Array:
@@ -162,10 +187,10 @@ def build_network(
     - `memory_size`: size of the LSTM, or 0 for a student without memory.
     - `head`: size of a hidden layer before the policy and of another before the value, or 0 for none.
     """
-    encoder_key, cell_key, actor_key, critic_key = jax.random.split(key, 4)
+    encoder_key, lstm_key, actor_key, critic_key = jax.random.split(key, 4)
     encode = build_encoder(env, encoder, hidden, key=encoder_key)
     features = jax.eval_shape(encode, env.observation_shapes()).size
-    cell = eqx.nn.LSTMCell(features, memory_size, key=cell_key) if memory_size else None
+    lstm = LSTM(features, memory_size, key=lstm_key) if memory_size else None
     inputs_of_heads = memory_size or features
 
     def before(head_key: PRNGKeyArray) -> eqx.nn.Linear | None:
@@ -177,4 +202,4 @@ def build_network(
     features = head or inputs_of_heads
     actor = orthogonal(features, policy_outputs(env.action_space), gain=POLICY_HEAD_GAIN, key=actor_key)
     critic = orthogonal(features, 1, gain=1.0, key=critic_key)
-    return ActorCritic(encode, cell, actor_hidden, critic_hidden, actor, critic, env.action_space)
+    return ActorCritic(encode, lstm, actor_hidden, critic_hidden, actor, critic, env.action_space)
