@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +86,19 @@ class Run:
         return self.policies[0]
 
 
-def train(config: Config, out: str | Path | None = None, *, resume: bool = False, progress: bool = False) -> Run:
+Watch = Callable[[Mapping[str, Any], ActorCritic], None]
+"""Told of every line of metrics, with the students as they are then."""
+
+
+def train(
+    config: Config,
+    out: str | Path | None = None,
+    *,
+    resume: bool = False,
+    progress: bool = False,
+    watch: Watch | None = None,
+    program: Training | None = None,
+) -> Run:
     """Train a batch of runs.
 
     **Arguments:**
@@ -95,21 +107,24 @@ def train(config: Config, out: str | Path | None = None, *, resume: bool = False
     - `out`: a folder to keep the runs in; without one nothing is written.
     - `resume`: go on where the runs in `out` stopped, if there are any.
     - `progress`: whether to show a progress bar.
+    - `watch`: called with every line of metrics and the students at that time, before they are saved: a run that is
+      killed and resumed calls it again with the same.
+    - `program`: what `training_of(config)` gave, where it was compiled already; it is closed at the end.
 
     **Returns:** the trained batch.
     """
-    training = training_of(config)
+    training = program or training_of(config)
     warning = memory_warning(config)
     if warning:
         warnings.warn(warning, SamplrWarning, stacklevel=2)
     bar = progress_bar(shown=progress)
     with contextlib.closing(training):
         if out is None:
-            return _train(training, None, bar)
+            return _train(training, None, bar, watch)
         if unloadable := _unloadable_warning(config):
             warnings.warn(unloadable, SamplrWarning, stacklevel=2)
         with RunFolder.open(Path(out), to_json(config), resume=resume, may_change=MAY_CHANGE) as folder:
-            return _train(training, folder, bar)
+            return _train(training, folder, bar, watch)
 
 
 def training_of(config: Config) -> Training:
@@ -184,7 +199,7 @@ class _Progress:
         return [(jax.tree_util.keystr(path), leaf) for path, leaf in leaves]
 
 
-def _train(training: Training, folder: RunFolder | None, bar: Progress) -> Run:
+def _train(training: Training, folder: RunFolder | None, bar: Progress, watch: Watch | None) -> Run:
     config, total = training.config, training.total_updates()
     progress, rows = _Progress.fresh(training), []
     checkpoint = folder.latest() if folder else None
@@ -206,6 +221,8 @@ def _train(training: Training, folder: RunFolder | None, bar: Progress) -> Run:
             progress.include(log)
             rows.append(_row(training, log, update, int(learned[update - 1]), time.monotonic() - began))
             bar.update(task, completed=update * per_update, note=_note(rows[-1]))
+            if watch:
+                watch(rows[-1], state.runs.network)
             if folder:
                 folder.log(rows[-1])
                 if update == total or time.monotonic() - saved >= config.checkpoint_seconds:
