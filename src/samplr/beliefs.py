@@ -21,9 +21,9 @@ from samplr.priors import PriorEstimate
 from samplr.rollout import Rollout
 from samplr.student.networks import build_encoder
 
-AVERAGING = 0.99
-"""The belief in use is an average of the network's weights over about the last hundred gradients: single levels are
-noisy examples, and the average is far closer to the posterior than the last weights are."""
+AVERAGED = 100
+"""The belief in use is an average of the network's weights over about so many of the last gradient steps: single levels
+are noisy examples, and the average is far closer to the posterior than the last weights are."""
 
 Metrics = dict[str, Float[Array, ""]]
 
@@ -78,6 +78,8 @@ class LearnedState(eqx.Module):
     average: BeliefNetwork
     """Its weights, averaged over training: the belief in use."""
     opt_state: optax.OptState
+    steps: Float[Array, ""]
+    """How many gradient steps were taken."""
 
 
 class LearnedBeliefs(Beliefs):
@@ -103,8 +105,9 @@ class LearnedBeliefs(Beliefs):
         encoder = build_encoder(self.env, self.encoder, self.hidden, key=encoder_key)
         features = jax.eval_shape(encoder, self.env.observation_shapes()).size
         space = self.env.action_space
-        network = BeliefNetwork(encoder, features, self.memory, self.bins.shape, space, key=network_key)
-        return LearnedState(network, network, self._optimizer.init(eqx.filter(network, eqx.is_inexact_array)))
+        network = BeliefNetwork(encoder, features, self.memory, self.bins, space, key=network_key)
+        opt_state = self._optimizer.init(eqx.filter(network, eqx.is_inexact_array))
+        return LearnedState(network, network, opt_state, jnp.zeros(()))
 
     def posterior(self, state: LearnedState) -> LearnedPosterior:
         """The network's belief."""
@@ -122,17 +125,19 @@ class LearnedBeliefs(Beliefs):
             network = eqx.combine(parameters, structure)
             return cross_entropy(network, self.bins, rollout.observation, actions, hidden, counted)
 
-        def descend(_: Array, carry: tuple[PyTree, PyTree, optax.OptState]) -> tuple[PyTree, PyTree, optax.OptState]:
-            parameters, average, opt_state = carry
+        def descend(_: Array, carry: tuple[PyTree, ...]) -> tuple[PyTree, ...]:
+            parameters, average, opt_state, steps = carry
             changes, opt_state = self._optimizer.update(jax.grad(loss)(parameters), opt_state)
             parameters = optax.apply_updates(parameters, changes)
-            return parameters, optax.incremental_update(parameters, average, 1 - AVERAGING), opt_state
+            # Over fewer steps at first, so that the beginning is soon forgotten.
+            average = optax.incremental_update(parameters, average, 1 / jnp.minimum(AVERAGED, 1 + steps / 9))
+            return parameters, average, opt_state, steps + 1
 
-        before = (parameters, average_before, state.opt_state)
+        before = (parameters, average_before, state.opt_state, state.steps)
         after = jax.lax.fori_loop(0, self.epochs, descend, before)
         # Without a single example the gradient is zero, but Adam would still go on as it went before.
-        parameters, average, opt_state = trees.where(jnp.any(counted), after, before)
-        learned = LearnedState(eqx.combine(parameters, structure), eqx.combine(average, structure), opt_state)
+        parameters, average, *rest = trees.where(jnp.any(counted), after, before)
+        learned = LearnedState(eqx.combine(parameters, structure), eqx.combine(average, structure), *rest)
         # Of the belief in use, and on levels it has not seen: an honest estimate.
         return learned, {"belief/cross_entropy": loss(average_before)}
 

@@ -12,17 +12,23 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from samplr.compiling import jit
 from samplr.envs.api import Evidence, GroundedEnvironment, Level
 from samplr.errors import SamplrError
+from samplr.grounding import require_grounded
 from samplr.learned import Bins, LearnedPosterior
 from samplr.posteriors import Belief, BetaBernoulli, Enumerated, Posterior
+from samplr.run import Run
 from samplr.student.networks import ActorCritic
+from samplr.training import build_beliefs
 
 CURVE = 10
 """Points of the reliability curve."""
+
+BATCH = 256
+"""Episodes that are played side by side."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,36 +53,83 @@ class Calibration:
         return float(np.sum(self.share * np.where(self.share > 0, gap, 0.0)))
 
     @classmethod
-    def of(
-        cls, below: Float[np.ndarray, " n"], truth: Bool[np.ndarray, " n"], kl: Float[np.ndarray, " m"]
-    ) -> "Calibration":
-        """Judge probabilities by whether what they were given to came true."""
+    def of(cls, answers: "Answers", bins: Bins) -> "Calibration":
+        """Judge what a posterior said along some episodes."""
+        # A border that no bin lies beyond is none: numbers of few values have fewer than others.
+        asked = answers.live[..., None, None] & np.isfinite(np.asarray(bins.edges))
+        below, truth = np.clip(np.asarray(answers.below, np.float64)[asked], 0, 1), answers.truth[asked]
         tenth = np.minimum((below * CURVE).astype(int), CURVE - 1)
         count = np.bincount(tenth, minlength=CURVE)
         with np.errstate(invalid="ignore"):
             predicted = np.bincount(tenth, below, CURVE) / count
             observed = np.bincount(tenth, truth, CURVE) / count
-        return cls(predicted, observed, count / count.sum(), float(np.mean((below - truth) ** 2)), float(np.mean(kl)))
+        return cls(
+            predicted,
+            observed,
+            count / count.sum(),
+            float(np.mean((below - truth) ** 2)),
+            float(np.mean(answers.kl[answers.live])),
+        )
 
 
-def measure_calibration(
-    env: GroundedEnvironment,
-    posterior: Posterior,
-    student: ActorCritic,
-    *,
-    bins: Bins,
-    exact: Posterior | None = None,
-    steps: int,
-    episodes: int = 1024,
-    seed: int = 0,
-) -> Calibration:
-    """Judge a posterior on levels of the ground truth, along the histories that a student makes.
+def calibration(run: Run, *, episodes: int = 1024, seed: int = 0) -> list[Calibration]:
+    """Judge the posterior that each run of a batch was grounded with, along the histories that its student makes.
 
     **Arguments:**
 
-    - `posterior`: the posterior to judge.
+    - `run`: a batch trained with grounding `fictitious`.
+    - `episodes`: how many levels of the ground truth are played.
+    - `seed`: which levels.
+
+    **Returns:** one judgement for each run of the batch.
+    """
+    config, env = run.config, require_grounded(run.env)
+    beliefs, bins, exact = build_beliefs(config), Bins.of(env, config.belief.bins), exact_posterior(env)
+
+    def one(state: PyTree, student: ActorCritic) -> Answers:
+        posterior = env.posterior if beliefs is None else beliefs.posterior(state)
+        return ask(env, posterior, exact, bins, student, steps=config.rollout, episodes=episodes, seed=seed)
+
+    answers = jax.tree.map(np.asarray, jit(jax.vmap(one))(run.beliefs, run.networks))
+    return [Calibration.of(jax.tree.map(lambda leaf, i=i: leaf[i], answers), bins) for i in range(config.seeds)]
+
+
+def exact_posterior(env: GroundedEnvironment) -> Posterior | None:
+    """The environment's own posterior, if it has one."""
+    try:
+        return env.posterior
+    except SamplrError:
+        return None
+
+
+class Answers(eqx.Module):
+    """What a posterior said along an episode; leaves lead with time, and those of many episodes with the episode."""
+
+    below: Float[Array, "t k edges"]
+    """The probability that each number lies below each border."""
+    truth: Bool[Array, "t k edges"]
+    kl: Float[Array, " t"]
+    live: Bool[Array, " t"]
+    """Whether the episode was still going on."""
+
+
+def ask(
+    env: GroundedEnvironment,
+    posterior: Posterior,
+    exact: Posterior | None,
+    bins: Bins,
+    student: ActorCritic,
+    *,
+    steps: int,
+    episodes: int,
+    seed: int,
+) -> Answers:
+    """Ask a posterior about levels of the ground truth, along the histories that a student makes on them.
+
+    **Arguments:**
+
+    - `exact`: what it should say, where that is known.
     - `bins`: the bins whose borders it is asked about.
-    - `exact`: what it should be, where that is known.
     - `steps`: after how many steps an episode is no longer followed.
     - `seed`: which levels.
     """
@@ -86,25 +139,8 @@ def measure_calibration(
         level = env.sample_level(key=level_key)
         return _play(env, posterior, exact, bins, student, level, steps, key=play_key)
 
-    keys = jax.random.split(jax.random.key(seed), episodes)
-    answers = jax.tree.map(np.asarray, jit(lambda keys: jax.lax.map(one, keys, batch_size=256))(keys))
-    # A border that no bin lies beyond is none: numbers of few values have fewer than others.
-    asked = answers.live[:, :, None, None] & np.isfinite(np.asarray(bins.edges))
-    below = np.asarray(answers.below, np.float64)
-    return Calibration.of(
-        np.clip(below[asked], 0, 1), np.broadcast_to(answers.truth, asked.shape)[asked], answers.kl[answers.live]
-    )
-
-
-class Answers(eqx.Module):
-    """What a posterior said along an episode; leaves lead with time."""
-
-    below: Float[Array, "t k edges"]
-    """The probability that each number lies below each border."""
-    truth: Bool[Array, "t k edges"]
-    kl: Float[Array, " t"]
-    live: Bool[Array, " t"]
-    """Whether the episode was still going on."""
+    answers: Answers = jax.lax.map(one, jax.random.split(jax.random.key(seed), episodes), batch_size=BATCH)
+    return answers
 
 
 def _play(

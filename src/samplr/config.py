@@ -113,7 +113,7 @@ class BeliefConfig:
     """Size of the GRU."""
     bins: int = 32
     """Into how many equally likely bins each hidden number of θ′ is divided, at most."""
-    learning_rate: float = 1e-3
+    learning_rate: float = 3e-3
     """Adam's learning rate."""
     epochs: int = 8
     """Gradient steps for each rollout of new levels."""

@@ -1,9 +1,10 @@
 """Learned posteriors qψ(θ′|τ): a recurrent network that reads the history and says what θ′ it leaves possible.
 
 An environment names the numbers of θ′ that a belief is about (`env.hidden`) and fills in the rest (`env.complete`). The
-belief about each number is a categorical over bins that are equally likely under the ground truth; the head begins at
-zero, so an untrained network believes the prior. It learns by cross-entropy from first episodes of levels of origin
-`prior`: these are free examples (τ, θ′) of P̄. What a teacher replays would teach it the curriculum instead.
+belief about each number is a categorical over bins that are equally likely under the ground truth, and its log-odds to
+the prior are a sum of a few waves over the bins. The head begins at zero, so that an untrained network believes the
+prior; being smooth, it needs few examples to become better. It learns by cross-entropy from first episodes of levels
+of origin `prior`: these are free examples (τ, θ′) of P̄. What a teacher replays would teach it the curriculum instead.
 """
 
 import itertools
@@ -26,6 +27,9 @@ DRAWS = 2**14
 POINTS = 9
 """Points at which the prior's distribution inside a bin is kept; between them it is taken as even."""
 
+WAVES = 8
+"""How many waves the belief about a continuous number is made of; about one of few values it may be anything."""
+
 
 class Bins(eqx.Module):
     """For each hidden number, bins of (nearly) equal probability under P̄; a number of few values has one for each."""
@@ -34,6 +38,8 @@ class Bins(eqx.Module):
     """Quantiles of the prior inside each bin, from its lower to its upper end."""
     log_prior: Float[Array, "k bins"]
     """−∞ where a number has fewer bins than another."""
+    waves: Float[Array, "k waves bins"]
+    """The cosines that a belief is made of; zero where a number has fewer than another."""
 
     @classmethod
     def of(cls, env: GroundedEnvironment, count: int, *, draws: int = DRAWS) -> "Bins":
@@ -47,8 +53,11 @@ class Bins(eqx.Module):
         most = max(len(weight) for _, weight in made)
         points = [np.pad(p, ((0, most - len(p)), (0, 0)), constant_values=np.inf) for p, _ in made]
         weights = [np.pad(weight, (0, most - len(weight))) for _, weight in made]
+        waves = [_waves(p) for p, _ in made]
+        largest = max(len(wave) for wave in waves)
+        waves = [np.pad(wave, ((0, largest - len(wave)), (0, most - wave.shape[1]))) for wave in waves]
         with np.errstate(divide="ignore"):
-            return cls(jnp.asarray(points, jnp.float32), jnp.asarray(np.log(weights), jnp.float32))
+            return cls(*(jnp.asarray(part, jnp.float32) for part in (points, np.log(weights), waves)))
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -85,6 +94,14 @@ def _bins(values: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     return np.asarray(points), np.diff(upto) / len(values)
 
 
+def _waves(points: np.ndarray) -> np.ndarray:
+    """cos(π j (i + ½) / bins) for bin i and wave j = 1, 2, …: all there are for a number of few values."""
+    bins = len(points)
+    few_values = bool(np.all(points[:, 0] == points[:, -1]))
+    waves = np.arange(1, bins if few_values else min(WAVES + 1, bins))
+    return np.sqrt(2) * np.cos(np.pi * waves[:, None] * (np.arange(bins) + 0.5) / bins)
+
+
 class BeliefNetwork(eqx.Module):
     """An encoder of what is seen, a memory of it (GRU), and a head for each hidden number given those before it."""
 
@@ -98,17 +115,18 @@ class BeliefNetwork(eqx.Module):
         encoder: Encoder,
         features: int,
         memory: int,
-        shape: tuple[int, int],
+        bins: Bins,
         action_space: ActionSpace,
         *,
         key: PRNGKeyArray,
     ) -> None:
-        numbers, bins = shape
+        numbers, size = bins.shape
         self.encoder = encoder
         self.action_space = action_space
         self.cell = eqx.nn.GRUCell(features + _action_size(action_space), memory, key=key)
         # Zero, so that the belief begins as the prior.
-        heads = [eqx.nn.Linear(memory + number * bins, bins, key=key) for number in range(numbers)]
+        waves = bins.waves.shape[1]
+        heads = [eqx.nn.Linear(memory + number * size, waves, key=key) for number in range(numbers)]
         self.heads = tuple(jax.tree.map(jnp.zeros_like, head) for head in heads)
 
     def begin(self, observation: Observation) -> Float[Array, " memory"]:
@@ -140,8 +158,8 @@ class BeliefNetwork(eqx.Module):
     ) -> Float[Array, " bins"]:
         """log qψ of the bins of one hidden number, given the bins of the numbers before it."""
         known = jax.nn.one_hot(before, bins.shape[1]).ravel()
-        logits = self.heads[number](jnp.concatenate([memory, known]))
-        return jax.nn.log_softmax(logits + bins.log_prior[number])
+        amplitudes = self.heads[number](jnp.concatenate([memory, known]))
+        return jax.nn.log_softmax(amplitudes @ bins.waves[number] + bins.log_prior[number])
 
 
 def _action_size(space: ActionSpace) -> int:

@@ -69,6 +69,8 @@ class Run:
     """The students, stacked along a leading axis with one entry per seed."""
     metrics: list[dict[str, Any]]
     summary: Mapping[str, Any]
+    beliefs: PyTree = None
+    """What the runs learned about θ′, stacked likewise, where their posterior is not the environment's own."""
 
     @property
     def env(self) -> Environment:
@@ -161,7 +163,8 @@ def load(path: str | Path) -> Run:
     training = training_of(config)
     progress = _Progress.restored(_Progress.fresh(training), checkpoint.arrays, path)
     rows = [row for row in read_metrics(path) if row["update"] <= checkpoint.update]
-    return Run(config, progress.state.runs.network, rows, _summary(training, progress, rows))
+    runs = progress.state.runs
+    return Run(config, runs.network, rows, _summary(training, progress, rows), runs.beliefs)
 
 
 class _Progress:
@@ -233,7 +236,8 @@ def _train(training: Training, folder: RunFolder | None, bar: Progress, watch: W
         warnings.warn(line, SamplrWarning, stacklevel=3)
     if folder and not folder.finished:
         folder.finish({**summary, "seconds": time.monotonic() - began})
-    return Run(config, progress.state.runs.network, rows, summary)
+    runs = progress.state.runs
+    return Run(config, runs.network, rows, summary, runs.beliefs)
 
 
 def _row(training: Training, log: Log, update: int, learned: int, seconds: float) -> dict[str, Any]:
