@@ -66,7 +66,7 @@ def test_a_simulator_at_fault_is_told_in_one_sentence(fault: str, error: type[Sa
 
 
 def test_the_sentence_is_the_same_from_a_worker_process() -> None:
-    with pytest.raises(LevelError, match="^FaultySimulator refuses a level: the road is too short$"):
+    with pytest.raises(LevelError, match=r"^FaultySimulator refuses a level: the road is too short$"):
         samplr.train(config(FaultyIcyRoad(fault="level"), processes=2))
 
 

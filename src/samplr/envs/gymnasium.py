@@ -172,7 +172,7 @@ def _part(space: Any) -> tuple[Box, jax.ShapeDtypeStruct]:
 
     if not isinstance(space, spaces.Box):
         raise SamplrError(f"an observation space must be a Box or a Dict of Boxes, and this has {space}")
-    box = Box(space.shape, float(space.low.min(initial=np.inf)), float(space.high.max(initial=-np.inf)))
+    box = Box(space.shape, float(np.min(space.low)), float(np.max(space.high)))
     return box, jax.ShapeDtypeStruct(space.shape, jax.dtypes.canonicalize_dtype(space.dtype))
 
 

@@ -4,7 +4,7 @@ Bodies, joints, solver, contacts and drawing are gymnasium's and Box2D's own. Ou
 along, the force a wheel finds on ice, and when an episode ends. Needs `pip install "samplr[box2d]"`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from itertools import combinations
 from types import FunctionType, MethodType
@@ -27,9 +27,16 @@ import gymnasium
 from gymnasium.envs.box2d import car_dynamics, car_racing
 
 Wheel = Any  # a Box2D body
+Poses = list[tuple[tuple[float, ...], float]]
+"""Position and angle of the hull and of the four wheels."""
 
 _IDLE_FRAMES, _VELOCITY_PASSES, _POSITION_PASSES = 100, 180, 60
-_COMBINE: dict[str, Callable[[np.ndarray], float]] = {"min": np.min, "max": np.max, "mean": np.mean}
+_COMBINE: Mapping[str, Callable[[np.ndarray], float]] = {
+    "nearest": np.min,  # of one tile
+    "min": np.min,
+    "max": np.max,
+    "mean": np.mean,
+}
 
 
 class RealCar(car_dynamics.Car):
@@ -79,6 +86,7 @@ class RealBlackIce(car_racing.CarRacing):
     ) -> None:
         super().__init__(render_mode=render_mode, lap_complete_percent=rules.lap_share)
         self.rules, self.playfield, self.ice_rule = rules, playfield, ice_rule
+        self.frame_limit = rules.frame_limit
         with_playfield = {**vars(car_racing), "PLAYFIELD": playfield}
         self._render_road = MethodType(FunctionType(car_racing.CarRacing._render_road.__code__, with_playfield), self)
 
@@ -94,6 +102,7 @@ class RealBlackIce(car_racing.CarRacing):
         self.reward, self.tile_visited_count, self.new_lap = 0.0, 0, False
         self.t, self.frames, self.idle, self._paid_tiles = 0.0, 0, 0, 0
         self.ice = np.array(options["ice"], bool)
+        self.revealed = np.zeros_like(self.ice)
         self._lay_track(options["track"])
         _, angle, x, y = self.track[0]
         self.car = RealCar(self.world, angle, x, y, friction=self._friction)
@@ -111,7 +120,7 @@ class RealBlackIce(car_racing.CarRacing):
             self._simulate()
             reward, terminated = self._judge()
             total += reward
-            truncated = not terminated and self.frames >= self.rules.frame_limit
+            truncated = not terminated and self.frames >= self.frame_limit
             if terminated or truncated:
                 break
         return self._observe(), total, terminated, truncated, {"lap_finished": self._lap_finished}
@@ -137,10 +146,15 @@ class RealBlackIce(car_racing.CarRacing):
 
     def _simulate(self) -> None:
         self.car.step(FRAME)
-        for wheel in self.car.wheels:
-            wheel.tested_at = np.array(wheel.position)  # Box2D looks for contacts first, and moves the bodies then
+        # Box2D looks for contacts first, and moves the bodies then.
+        self._note_contacts([(tuple(body.position), body.angle) for body in (self.car.hull, *self.car.wheels)])
         self.world.Step(FRAME, _VELOCITY_PASSES, _POSITION_PASSES)
         self.t += FRAME
+
+    def _note_contacts(self, poses: Poses) -> None:
+        self.contact_poses = poses
+        for wheel, (position, _) in zip(self.car.wheels, poses[1:], strict=True):
+            wheel.tested_at = np.array(position)
 
     def _judge(self) -> tuple[float, bool]:
         """The reward of a frame and whether it ended the episode."""
@@ -163,14 +177,13 @@ class RealBlackIce(car_racing.CarRacing):
         return np.zeros(self.observation_space.shape, np.uint8)
 
     def _friction(self, wheel: Wheel) -> float:
-        """1 on grass and on dry road, less on ice."""
-        touched = sorted(tile.idx for tile in wheel.tiles)
-        frictions = 1.0 - self.ice[touched]
-        if not touched or frictions.min() == frictions.max():
-            return float(frictions[0]) if touched else 1.0
-        if self.ice_rule == "nearest":
-            return float(frictions[np.argmin(_outside(self._tiles[touched], wheel.tested_at))])
-        return float(_COMBINE[self.ice_rule](frictions))
+        """1 on grass and on dry road, less on ice; the tiles that act on the wheel are revealed by it."""
+        acting = sorted(tile.idx for tile in wheel.tiles)
+        if self.ice_rule == "nearest" and len(acting) > 1:
+            acting = [acting[np.argmin(_outside(self._tiles[acting], wheel.tested_at))]]
+        self.revealed[acting] = True
+        frictions = 1.0 - self.ice[acting]
+        return float(_COMBINE[self.ice_rule](frictions)) if acting else 1.0
 
     def _lay_track(self, track: Track) -> None:
         """Tiles and what is drawn of them and of the kerbs, as gymnasium makes them along its own tracks."""
