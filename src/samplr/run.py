@@ -71,6 +71,8 @@ class Run:
     summary: Mapping[str, Any]
     beliefs: PyTree = None
     """What the runs learned about θ′, stacked likewise, where their posterior is not the environment's own."""
+    teacher: PyTree = None
+    """What the runs' teachers remember, stacked likewise: the level buffers, of a teacher that replays levels."""
 
     @property
     def env(self) -> Environment:
@@ -164,7 +166,7 @@ def load(path: str | Path) -> Run:
     progress = _Progress.restored(_Progress.fresh(training), checkpoint.arrays, path)
     rows = [row for row in read_metrics(path) if row["update"] <= checkpoint.update]
     runs = progress.state.runs
-    return Run(config, runs.network, rows, _summary(training, progress, rows), runs.beliefs)
+    return Run(config, runs.network, rows, _summary(training, progress, rows), runs.beliefs, runs.teacher)
 
 
 class _Progress:
@@ -235,9 +237,9 @@ def _train(training: Training, folder: RunFolder | None, bar: Progress, watch: W
     for line in summary["warnings"]:
         warnings.warn(line, SamplrWarning, stacklevel=3)
     if folder and not folder.finished:
-        folder.finish({**summary, "seconds": time.monotonic() - began})
+        folder.finish({**summary, "seconds": time.monotonic() - began, "device": jax.devices()[0].device_kind})
     runs = progress.state.runs
-    return Run(config, runs.network, rows, summary, runs.beliefs)
+    return Run(config, runs.network, rows, summary, runs.beliefs, runs.teacher)
 
 
 def _row(training: Training, log: Log, update: int, learned: int, seconds: float) -> dict[str, Any]:

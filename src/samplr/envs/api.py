@@ -160,6 +160,10 @@ class Environment(eqx.Module):
         """A picture for people; what the agent cannot see may be shown."""
         raise NotImplementedError(f"{type(self).__name__} draws no pictures")
 
+    def render_level(self, world: World, state: State) -> UInt8[np.ndarray, "height width 3"]:
+        """A picture of a whole level at its start, for worlds whose `render` shows only what is near the agent."""
+        return self.render(world, state)
+
     def states_between(self, world: World, state: State, action: Array, *, key: PRNGKeyArray) -> State:
         """What a film shows of a step: states along a leading axis; here only the one it leads to."""
         return jax.tree.map(lambda leaf: leaf[None], self.step(world, state, action, key=key).state)

@@ -294,6 +294,11 @@ class BlackIce(GroundedEnvironment):
         icy = self._icy_tiles(state.ice, state.drive)
         return picture(world.track, state.drive.car, np.asarray(icy), np.asarray(state.drive.visited))
 
+    def render_level(self, world: TrackWorld, state: BlackIceState) -> UInt8[np.ndarray, "height width 3"]:
+        """A map of the road and all of its ice."""
+        icy = self._icy_tiles(state.ice, state.drive)
+        return picture(world.track, state.drive.car, np.asarray(icy), np.asarray(state.drive.visited), follow=False)
+
     def states_between(
         self, world: TrackWorld, state: BlackIceState, action: Float[Array, "3"], *, key: PRNGKeyArray
     ) -> BlackIceState:
