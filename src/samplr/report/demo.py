@@ -1,4 +1,4 @@
-"""Tables and figures."""
+"""What `samplr demo` prints and draws."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,29 +13,8 @@ from rich.table import Table
 
 from samplr.envs.icy_road import IcyRoad, solution
 from samplr.envs.icy_road.world import EVALUATED_RATES
-from samplr.evaluation import Condition, Estimate
-
-# Okabe and Ito's colours, which people with any colour vision can tell apart.
-COLOURS = {
-    "dr": "#0072B2",
-    "robust_plr": "#D55E00",
-    "naive": "#56B4E9",
-    "samplr": "#009E73",
-    "samplr_exact": "#CC79A7",
-}
-GREY = "#555555"
-
-
-def evaluation_table(title: str, conditions: Mapping[str, Condition]) -> Table:
-    """One row for each condition of a suite, one column for each figure."""
-    table = Table(title=title)
-    names = list(next(iter(conditions.values())).figures)
-    table.add_column("condition")
-    for name in names:
-        table.add_column(name, justify="right")
-    for condition, outcome in conditions.items():
-        table.add_row(condition, *[str(outcome.estimate(name)) for name in names])
-    return table
+from samplr.evaluation import Estimate
+from samplr.report.colours import COLOURS, GREY
 
 
 def demo_table(results: Mapping[str, Mapping[str, Any]], titles: Mapping[str, str]) -> Table:
