@@ -83,6 +83,8 @@ class FaultySimulator(IcyRoadSimulator):
             observation = observation[1:]
         if self.fault == "reward":
             reward = float("nan")
+        if self.fault == "random":
+            reward += float(np.random.default_rng().random())
         if self.fault == "crash":
             raise RuntimeError("the engine broke")
         if self.fault in ("killed", "hung") and os.path.exists(self.flag):
@@ -92,13 +94,22 @@ class FaultySimulator(IcyRoadSimulator):
             time.sleep(3600)
         return observation, reward, *rest
 
+    def substitute(self, aleatoric: BernoulliField) -> None:
+        if self.fault == "stubborn":
+            return
+        super().substitute(aleatoric)
+        if self.fault == "overwrites":
+            self.ice[:] = aleatoric.bits
+
     def get_state(self) -> tuple[int, np.ndarray]:
         if self.fault == "state":
             raise TypeError("cannot copy a handle")
-        return super().get_state()
+        return (self.position, self.ice) if self.fault == "shares" else super().get_state()
 
     def set_state(self, state: tuple[int, np.ndarray]) -> None:
-        if self.fault != "forgets":
+        if self.fault == "shares":
+            self.position, self.ice = state
+        elif self.fault != "forgets":
             super().set_state(state)
 
 

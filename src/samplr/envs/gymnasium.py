@@ -9,7 +9,7 @@ Such a world has two parts.
    summarises θ′, and makes simulators.
 
 Levels, scores, posteriors and PPO are the same compiled programs as for a world in JAX. Only the steps are taken on the
-host, in worker processes: see `samplr.host`.
+host, in worker processes: see `samplr.host`. `samplr.host.testing.check_simulator` checks the laws.
 """
 
 import abc
@@ -98,8 +98,8 @@ class GymnasiumEnvironment(Environment):
 
     def _not_in_jax(self) -> SamplrError:
         return SamplrError(
-            f"{type(self).__name__} is simulated on the host: it can be trained and evaluated, but not filmed, "
-            "nor put through check_environment"
+            f"{type(self).__name__} is simulated on the host: it can be trained, evaluated and put through "
+            "samplr.host.testing.check_simulator, but not filmed"
         )
 
 
