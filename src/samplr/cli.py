@@ -23,6 +23,7 @@ samplr: reinforcement learning with adaptive curricula that stay grounded
   samplr train ENV --out DIR        train a batch of runs
   samplr eval RUN --suite NAME      let trained runs play a suite of levels
   samplr film RUN --out FILE        film a trained run
+  samplr reproduce STUDY --out DIR  the paper's experiments: theory, table1 or fruit
   samplr list envs|methods|suites   what there is
 
 samplr COMMAND --help says more. ENV is a name or an import path, my_package:MyEnv."""
@@ -287,6 +288,51 @@ def make_film(words: list[str]) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
+class Reproduce:
+    """Repeat an experiment of the paper, in pieces: what is done is not repeated, what was stopped goes on."""
+
+    study: tyro.conf.Positional[Literal["theory", "table1", "fruit"]]
+    """`theory` on icy road (minutes on two CPU cores), `table1` on black ice, `fruit` on fruit choice (both: a GPU)."""
+    out: Path
+    """The study's folder; it may hold pieces that were done before."""
+    seeds: int | None = None
+    """How many seeds of each method; by default the study's."""
+    first_seed: int = 0
+    """The first of them."""
+    methods: tuple[str, ...] = ()
+    """Some of the study's methods; by default all."""
+    steps: int | None = None
+    """Environment steps of each run; by default the study's."""
+    set: tuple[str, ...] = ()
+    """Settings to change, as student.learning_rate=3e-4; such a variant has a name and folders of its own."""
+    only: Literal["train", "evaluate", "report"] | None = None
+    """Do this part only."""
+    json: bool = False
+    """Print the results as JSON."""
+
+
+def reproduce(words: list[str]) -> None:
+    """`samplr reproduce`."""
+    options = tyro.cli(Reproduce, args=words, prog="samplr reproduce")
+    from samplr.reproduce import STUDIES, parse_settings
+    from samplr.reproduce import reproduce as do_study
+
+    report = do_study(
+        STUDIES[options.study],
+        options.out,
+        seeds=options.seeds,
+        first_seed=options.first_seed,
+        methods=options.methods,
+        steps=options.steps,
+        settings=parse_settings(options.set),
+        only=options.only,
+        progress=not options.json,
+    )
+    for what in [report.results] if options.json else report.tables:
+        _show(what)
+
+
+@dataclasses.dataclass(frozen=True)
 class List:
     """Show what there is."""
 
@@ -323,6 +369,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "train": train,
     "eval": evaluate,
     "film": make_film,
+    "reproduce": reproduce,
     "list": show_list,
 }
 

@@ -63,7 +63,7 @@ def _refuse_other_run(path: Path, before: dict[str, Any], now: dict[str, Any], m
     fixed_before, fixed_now = (
         {key: value for key, value in config.items() if key not in may_change} for config in (before, now)
     )
-    difference = _first_difference(fixed_before, fixed_now)
+    difference = first_difference(fixed_before, fixed_now)
     if difference:
         field, value_before, value_now = difference
         raise RunFolderError(
@@ -79,13 +79,13 @@ class _Absent:
         return "absent"
 
 
-def _first_difference(before: Any, now: Any, field: str = "") -> tuple[str, Any, Any] | None:
+def first_difference(before: Any, now: Any, field: str = "") -> tuple[str, Any, Any] | None:
     """Find the first field, as a dotted path, in which two configurations differ, with both values."""
     if not (isinstance(before, dict) and isinstance(now, dict)):
         return None if before == now else (field, before, now)
     for key in now | before:
         inner = f"{field}.{key}" if field else key
-        difference = _first_difference(before.get(key, _Absent()), now.get(key, _Absent()), inner)
+        difference = first_difference(before.get(key, _Absent()), now.get(key, _Absent()), inner)
         if difference:
             return difference
     return None

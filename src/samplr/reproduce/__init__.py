@@ -1,0 +1,10 @@
+"""The paper's experiments, each as one command that can be stopped, resumed and added to."""
+
+from samplr.reproduce.command import parse_settings as parse_settings
+from samplr.reproduce.command import reproduce as reproduce
+from samplr.reproduce.fruit import FRUIT
+from samplr.reproduce.studies import Study
+from samplr.reproduce.table1 import TABLE1
+from samplr.reproduce.theory import THEORY
+
+STUDIES: dict[str, Study] = {study.name: study for study in (THEORY, TABLE1, FRUIT)}

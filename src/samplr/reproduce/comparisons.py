@@ -1,0 +1,106 @@
+"""Claims of the paper as tests over seeds: effect size, p-value, power, and whether they hold."""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from rich import box
+from rich.table import Table
+
+from samplr.evaluation import Estimate
+from samplr.statistics import SIGNIFICANCE, Alternative, Comparison, welch
+
+Basis = Literal["steps", "gradient updates"]
+BASES: tuple[Basis, ...] = ("steps", "gradient updates")
+"""All methods are compared after as many steps, and when they have learned from as many rollouts."""
+
+Scores = Mapping[int, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """A claim about a figure of two methods."""
+
+    claim: str
+    figure: str
+    a: str
+    b: str
+    alternative: Alternative
+    """What is tested of a, compared with b."""
+    refuted_if_shown: bool = False
+    """For a claim that something is *not* so: it stands as long as the test does not show it, which a weak test never
+    does. Look at the power."""
+
+
+def tested(claim: Claim, a: Scores, b: Scores, basis: Basis) -> dict[str, Any] | None:
+    """Test a claim over seeds; None where there are too few of them to tell."""
+    if min(len(a), len(b)) < 2:
+        return None
+    found = welch(list(a.values()), list(b.values()), claim.alternative)
+    shown = found.p_value < SIGNIFICANCE
+    return {
+        "claim": claim.claim,
+        "figure": claim.figure,
+        "basis": basis,
+        "a": claim.a,
+        "b": claim.b,
+        "alternative": claim.alternative,
+        "seeds": [len(a), len(b)],
+        **_flat(found),
+        "holds": shown != claim.refuted_if_shown,
+    }
+
+
+def _flat(found: Comparison) -> dict[str, Any]:
+    return {
+        "difference": found.difference.value,
+        "low": found.difference.low,
+        "high": found.difference.high,
+        "p_value": found.p_value,
+        "effect_size": found.effect_size,
+        "power": found.power,
+        "detectable": found.detectable,
+    }
+
+
+def estimate(scores: Scores) -> dict[str, Any]:
+    """Mean and standard error over seeds, with the scores themselves."""
+    if not scores:
+        return {"mean": None, "standard_error": None, "per_seed": {}}
+    found = Estimate.of(list(scores.values()))
+    return {"mean": found.mean, "standard_error": found.standard_error, "per_seed": dict(scores)}
+
+
+def cell(estimated: Mapping[str, Any], digits: int) -> str:
+    """An estimate as a table shows it."""
+    if estimated["mean"] is None:
+        return "–"
+    error = estimated["standard_error"]
+    unknown = error is None or math.isnan(error)
+    return f"{estimated['mean']:.{digits}f}" + ("" if unknown else f"±{error:.{digits}f}")
+
+
+def claims_tables(results: Sequence[Mapping[str, Any]], digits: int) -> list[Table]:
+    """A table for each claim and figure, with a row for each test."""
+    tables = {}
+    for row in results:
+        heading = row["claim"] + (f" ({row['setting']})" if row["setting"] else "")
+        heading += f": {row['figure'].replace('_', ' ')}"
+        if heading not in tables:
+            tables[heading] = Table(title=heading, box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1))
+            for column in ("test", "equal", "a − b", "95 %", "d", "p", "power", "finds", "holds"):
+                tables[heading].add_column(column, justify="left" if column in ("test", "equal") else "right")
+        sign = {"less": "<", "greater": ">", "two-sided": "≠"}[row["alternative"]]
+        tables[heading].add_row(
+            f"{row['a']} {sign} {row['b']}",
+            "steps" if row["basis"] == "steps" else "updates",
+            f"{row['difference']:.{digits}f}",
+            f"{row['low']:.{digits}f}…{row['high']:.{digits}f}",
+            f"{row['effect_size']:.1f}",
+            f"{row['p_value']:.1g}",
+            f"{row['power']:.2f}",
+            f"{row['detectable']:.{digits}f}",
+            "yes" if row["holds"] else "NO",
+        )
+    return list(tables.values())

@@ -1,0 +1,295 @@
+"""The paper's figures, redrawn from a study's numbers: lines are means over seeds, bands their standard errors."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from samplr.report import COLOURS, GREY
+from samplr.reproduce.records import Row, at_the_end, curve, pick, scores
+from samplr.reproduce.studies import Data
+
+STYLES = {
+    "dr": (COLOURS["dr"], "-"),
+    "plr": ("#E69F00", "-"),
+    "robust_plr": (COLOURS["robust_plr"], "-"),
+    "naive": (COLOURS["naive"], "-"),
+    "samplr": (COLOURS["samplr"], "-"),
+    "samplr_m4": (COLOURS["samplr"], "--"),
+    "samplr_m16": (COLOURS["samplr"], ":"),
+    "samplr_exact": (COLOURS["samplr_exact"], "-"),
+}
+"""Okabe and Ito's colours, as in the other figures; more draws of the posterior are broken lines."""
+
+MARKERS = {"": "o", "oracle": "s", "grounded": "^"}
+"""Of the scores that teachers of the theory study go by."""
+
+
+def style(data: Data, name: str) -> tuple[str, str]:
+    """Colour and line of a variant: those of its method; with settings of the user's, dashes and dots."""
+    own = data.variants[name].base or name
+    colour, line = STYLES[max((key for key in STYLES if own.startswith(key)), key=len)]
+    return colour, "-." if data.variants[name].base else line
+
+
+def _figure(width: float, height: float) -> Figure:
+    matplotlib.rcParams["font.size"] = 10
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def _draw_curve(axis: Axes, data: Data, name: str, rows: Sequence[Row], figure: str, along: str, **how: Any) -> None:
+    """A mean and a band of one standard error."""
+    places, values = curve(rows, figure, along)
+    if not values.size:
+        return
+    colour, line = style(data, name)
+    mean = values.mean(axis=1)
+    axis.plot(places, mean, **{"color": colour, "ls": line, "lw": 1.6, "label": data.variants[name].title, **how})
+    if values.shape[1] > 1:
+        error = values.std(axis=1, ddof=1) / np.sqrt(values.shape[1])
+        axis.fill_between(places, mean - error, mean + error, color=colour, alpha=0.18, lw=0)
+
+
+def _dress(axis: Axes, along: str, ylabel: str) -> None:
+    axis.set_xlabel({"steps": "steps", "gradient_updates": "gradient updates"}[along])
+    axis.set_ylabel(ylabel)
+    axis.xaxis.set_major_formatter(FuncFormatter(_short))
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def _short(number: float, _: Any = None) -> str:
+    for size, unit in ((1e6, "M"), (1e3, "k")):
+        if abs(number) >= size:
+            return f"{number / size:g}{unit}"
+    return f"{number:g}"
+
+
+def _plain_numbers(axis: Axis) -> None:
+    """Label a logarithmic axis at 1, 2 and 5 in every decade, as people write numbers."""
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(FuncFormatter(_short))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def _legend(figure: Figure, axes: Sequence[Axes]) -> None:
+    """One legend for all, above them."""
+    found = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+    if found:
+        columns = min(len(found), 4)
+        figure.legend(found.values(), found.keys(), loc="outside upper center", ncols=columns, frameon=False)
+
+
+def _of(rows: Sequence[Row], name: str) -> list[Row]:
+    return [row for row in rows if row["variant"] == name]
+
+
+def theory(data: Data) -> Figure:
+    """Regret to the Bayes optimum along training, and what is left of it in the end under every score."""
+    exact = data.of("exact")
+    figure = _figure(10, 7.4)
+    halves: Any = figure.subfigures(2, 1, height_ratios=[1, 1.15])
+    top, bottom = halves
+    axes = top.subplots(1, 3)
+    panels = [
+        ("regret", "steps", "regret under P̄ (ε-Bayes)"),
+        ("regret", "gradient_updates", "regret under P̄ (ε-Bayes)"),
+        ("worst_history_regret", "gradient_updates", "worst regret over histories"),
+    ]
+    for axis, (name, along, ylabel) in zip(axes, panels, strict=True):
+        for variant in data.variants:
+            if "replay.score" not in data.variants[variant].changes:
+                _draw_curve(axis, data, variant, _of(exact, variant), name, along)
+        axis.set_yscale("log")
+        _plain_numbers(axis.yaxis)
+        _dress(axis, along, ylabel)
+    _legend(top, axes)
+    at_end = at_the_end(exact)
+    left, right = bottom.subplots(1, 2, sharey=True)
+    _draw_by_score(left, data, at_end, "regret", "regret under P̄ in the end")
+    _draw_by_score(right, data, at_end, "worst_history_regret", "worst regret over histories in the end")
+    left.invert_yaxis()
+    right.legend(frameon=False, title="the teacher's score", loc="best", fontsize=9)
+    return figure
+
+
+def _draw_by_score(axis: Axes, data: Data, rows: Sequence[Row], figure: str, label: str) -> None:
+    """A row for each method, in it a mark with its standard error for each score."""
+    names = {"": "positive value loss", "oracle": "exact regret", "grounded": "regret to the Bayes optimum"}
+    own = [name for name, variant in data.variants.items() if not variant.base]
+    methods = [name for name in own if "replay.score" not in data.variants[name].changes]
+    for place, (score, marker) in enumerate(MARKERS.items()):
+        if any(_of(rows, f"{method}_{score}" if score else method) for method in methods):
+            axis.plot([], [], marker, ms=6, color=GREY, mfc=GREY if place == 0 else "white", label=names[score])
+        for row, method in enumerate(methods):
+            values = list(scores(_of(rows, f"{method}_{score}" if score else method), figure).values())
+            if not values:
+                continue
+            error = np.std(values, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else 0.0
+            axis.errorbar(
+                np.mean(values),
+                row + 0.25 * (place - 1),
+                xerr=error,
+                fmt=marker,
+                ms=6,
+                color=STYLES[method][0],
+                mfc=STYLES[method][0] if place == 0 else "white",
+            )
+    axis.set_xscale("log")
+    _plain_numbers(axis.xaxis)
+    axis.set_ylim(-0.6, len(methods) - 0.4)
+    axis.set_yticks(range(len(methods)), [data.variants[name].title for name in methods])
+    axis.set_xlabel(label)
+    axis.grid(axis="x", which="both", alpha=0.25)
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def on_trained_levels(row: Row, figure: str) -> float | None:
+    """A figure of the episodes that a student was trained on: replayed levels, or all of them under DR."""
+    replayed = row.get(f"replay/{figure}")
+    value: float | None = row.get(f"new/{figure}") if replayed is None and "replay" not in _phases(row) else replayed
+    return value
+
+
+def _phases(row: Row) -> set[str]:
+    """The phases a row knows something of."""
+    return {name.split("/")[0] for name, value in row.items() if value is not None and "/" in name}
+
+
+def ice_of(row: Row) -> float | None:
+    """The share of visited tiles with ice, in the episodes that a student was trained on."""
+    return on_trained_levels(row, "icy_share")
+
+
+def ice_seen(data: Data) -> Figure:
+    """The share of visited tiles with ice during training."""
+    figure = _figure(6.4, 4.2)
+    axis = figure.subplots()
+    for name in data.variants:
+        rows = [{**row, "ice": ice_of(row)} for row in _of(data.of("training"), name)]
+        _draw_curve(axis, data, name, rows, "ice", "steps")
+    axis.axhline(1 / 16, color=GREY, lw=1, ls="--", label="P̄")
+    _dress(axis, "steps", "visited tiles with ice")
+    _legend(figure, [axis])
+    return figure
+
+
+def returns_by_ice(data: Data, paper: Mapping[str, Mapping[str, tuple[float, float]]]) -> Figure:
+    """Zero-shot return on the F1 circuits by rate of ice: ours, and the paper's."""
+    f1 = at_the_end(data.of("f1"))
+    figure = _figure(10, 4.4)
+    ours, theirs = figure.subplots(1, 2, sharey=True)
+    rates = sorted({row["ice"] for row in f1 if str(row["ice"]).startswith("q=")}) or ["q=0.2"]
+    x = {rate: float(rate.removeprefix("q=")) for rate in rates}
+    for name in data.variants:
+        found = {rate: list(scores(pick(_of(f1, name), ice=rate), "return").values()) for rate in rates}
+        if not all(found.values()):
+            continue
+        errors = [np.std(v, ddof=1) / np.sqrt(len(v)) if len(v) > 1 else 0.0 for v in found.values()]
+        colour, line = style(data, name)
+        means = [np.mean(values) for values in found.values()]
+        title = data.variants[name].title
+        ours.errorbar(list(x.values()), means, errors, color=colour, ls=line, marker="o", ms=4, capsize=2, label=title)
+    for name, conditions in paper.items():
+        known = [(float(c.removeprefix("q=")), *numbers) for c, numbers in conditions.items() if c.startswith("q=")]
+        if name in data.variants:
+            theirs.errorbar(*np.transpose(known), color=STYLES[name][0], marker="o", ms=4, capsize=2)
+    for axis, title in ((ours, "ours"), (theirs, "the paper's Table 1")):
+        axis.set_title(title)
+        axis.set_xlabel("rate of ice q")
+        axis.axhline(0, color=GREY, lw=0.6)
+        axis.spines[["top", "right"]].set_visible(False)
+    ours.set_ylabel("return on the F1 circuits")
+    _legend(figure, [ours])
+    return figure
+
+
+def driving_curves(data: Data, along: str) -> Figure:
+    """Returns along training: on new random tracks, on each validation circuit, and on the levels trained on."""
+    tracks = list(dict.fromkeys(row["condition"] for row in data.of("validation")))
+    panels: list[tuple[str, Callable[[str], list[Row]]]] = [
+        ("new random tracks", lambda name: _of(data.of("ground_truth"), name)),
+        *[(f"{track}, q=0.2", _rows_on(data, track)) for track in tracks],
+    ]
+    columns = min(2, len(panels))
+    figure = _figure(5 * columns, 3.4 * -(-len(panels) // columns) + 0.6)
+    axes = list(np.ravel(figure.subplots(-(-len(panels) // columns), columns, squeeze=False)))
+    for axis, (title, rows_of) in zip(axes, panels, strict=False):
+        for name in data.variants:
+            _draw_curve(axis, data, name, rows_of(name), "return", along)
+        axis.set_title(title)
+        _dress(axis, along, "return")
+    for axis in axes[len(panels) :]:
+        axis.set_axis_off()
+    _legend(figure, axes)
+    return figure
+
+
+def _rows_on(data: Data, track: str) -> Callable[[str], list[Row]]:
+    return lambda name: pick(_of(data.of("validation"), name), condition=track)
+
+
+def fruit_training(data: Data, variants: Sequence[str]) -> Figure:
+    """Returns and rooms solved, in training (dotted) and at test, and rooms presented."""
+    figure = _figure(11, 4)
+    axes = figure.subplots(1, 3)
+    panels = [("return", "return"), ("rooms_solved", "rooms solved"), ("rooms", "rooms presented")]
+    for axis, (name, label) in zip(axes, panels, strict=True):
+        for variant in variants:
+            training = [{**row, name: on_trained_levels(row, name)} for row in _of(data.of("training"), variant)]
+            if name == "rooms":
+                _draw_curve(axis, data, variant, training, name, "steps")
+                continue
+            _draw_curve(axis, data, variant, training, name, "steps", ls=":", label=None)
+            _draw_curve(axis, data, variant, _of(data.of("ground_truth"), variant), name, "steps")
+        _dress(axis, "steps", label)
+    axes[0].plot([], [], color=GREY, ls=":", label="in training")
+    _legend(figure, axes)
+    return figure
+
+
+def fruit_choices(data: Data, variants: Sequence[str]) -> Figure:
+    """How training episodes end: with the apple, the banana, or no fruit."""
+    figure = _figure(11, 4)
+    axes = figure.subplots(1, 3, sharey=True)
+    for axis, end in zip(axes, ("no fruit", "apple", "banana"), strict=True):
+        for variant in variants:
+            rows = [{**row, "end": _ended_with(row, end)} for row in _of(data.of("training"), variant)]
+            _draw_curve(axis, data, variant, rows, "end", "steps")
+        axis.set_title(end)
+        axis.set_ylim(-0.02, 1.02)
+        _dress(axis, "steps", "")
+    axes[0].set_ylabel("share of training episodes")
+    _legend(figure, axes)
+    return figure
+
+
+def _ended_with(row: Row, end: str) -> float | None:
+    apple, banana = on_trained_levels(row, "ate_apple"), on_trained_levels(row, "ate_banana")
+    if apple is None or banana is None:
+        return None
+    return {"apple": apple, "banana": banana, "no fruit": 1 - apple - banana}[end]
+
+
+def fruit_by_q(data: Data, by_q: Mapping[float, Sequence[str]]) -> Figure:
+    """Test returns by q, and the share of the levels trained on in which the apple is right."""
+    figure = _figure(11, 6.4)
+    grid = figure.subplots(2, len(by_q), sharex="col", squeeze=False)
+    for column, (q, variants) in enumerate(by_q.items()):
+        above, below = grid[0, column], grid[1, column]
+        for variant in variants:
+            title = data.variants[variant].title.split(",")[0]
+            _draw_curve(above, data, variant, _of(data.of("ground_truth"), variant), "return", "steps", label=title)
+            _draw_curve(below, data, variant, _of(data.of("training"), variant), "shift/apple/real_mean", "steps")
+        below.axhline(q, color=GREY, lw=1, ls="--")
+        below.set_ylim(-0.02, 1.02)
+        above.set_title(f"q = {q:g}")
+        _dress(above, "steps", "test return" if column == 0 else "")
+        _dress(below, "steps", "share of apple levels" if column == 0 else "")
+        above.set_xlabel("")
+    _legend(figure, list(grid[0]))
+    return figure

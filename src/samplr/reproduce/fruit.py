@@ -1,0 +1,137 @@
+"""`samplr reproduce fruit`: what a curriculum over the right fruit does, in Stochastic Fruit Choice."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from samplr.reproduce import figures
+from samplr.reproduce.comparisons import BASES, Basis, Claim, cell, claims_tables, estimate, tested
+from samplr.reproduce.exams import SuiteExam
+from samplr.reproduce.folder import TRAINING
+from samplr.reproduce.records import Row, at_equal_updates, at_the_end, scores
+from samplr.reproduce.studies import Data, Report, Study, Variant, groups
+
+QS = (0.7, 0.5, 0.3)
+"""How likely the apple is right: the paper's, and its further two."""
+
+METHODS = {"dr": "DR", "robust_plr": "PLR⊥", "naive": "naive"}
+
+TEST_FIGURES = ("return", "return_cvar", "solved", "rooms_solved", "ate_apple", "ate_banana", "died")
+
+
+def named(method: str, q: float) -> str:
+    """A method where the apple is right with probability q."""
+    return f"{method}_q{q:g}"
+
+
+def claims() -> list[Claim]:
+    """The paper's order, naive above DR above PLR⊥, at every q."""
+    return [
+        Claim(f"q={q:g}: naive > DR > PLR⊥", "return", named(a, q), named(b, q), "greater")
+        for q in QS
+        for a, b in (("naive", "dr"), ("dr", "robust_plr"), ("naive", "robust_plr"))
+    ]
+
+
+def report(data: Data) -> Report:
+    """The table, the tests and the figures."""
+    test = data.of("ground_truth")
+    results: dict[str, Any] = {"table": {}, "claims": []}
+    for basis in BASES:
+        chosen = at_the_end(test) if basis == "steps" else _at_equal_updates_by_q(data, test)
+        for setting, variants in groups(data, chosen).items():
+            results["claims"] += [{**found, "setting": setting} for found in _tested(variants, basis)]
+        results["table"][basis] = _table(data, chosen)
+    figures_drawn = {
+        "training": figures.fruit_training(data, _of_q(data, QS[0])),
+        "choices": figures.fruit_choices(data, _of_q(data, QS[0])),
+        "by_q": figures.fruit_by_q(data, {q: _of_q(data, q) for q in QS}),
+    }
+    tables = [_rich_table(data, basis, results["table"][basis]) for basis in BASES]
+    tables += claims_tables(results["claims"], 2)
+    return Report(results, tables, figures_drawn)
+
+
+def _of_q(data: Data, q: float) -> list[str]:
+    """The variants at one q."""
+    return [name for name, variant in data.variants.items() if variant.changes.get("env.q") == q]
+
+
+def _at_equal_updates_by_q(data: Data, rows: Sequence[Row]) -> list[Row]:
+    """Only methods at the same q are compared."""
+    return [
+        row
+        for q in sorted({variant.changes.get("env.q", QS[0]) for variant in data.variants.values()}, reverse=True)
+        for row in at_equal_updates([row for row in rows if row["variant"] in _of_q(data, q)])
+    ]
+
+
+def _tested(variants: Mapping[str, Sequence[Row]], basis: Basis) -> list[dict[str, Any]]:
+    found = [
+        tested(claim, scores(variants[claim.a], claim.figure), scores(variants[claim.b], claim.figure), basis)
+        for claim in claims()
+        if claim.a in variants and claim.b in variants
+    ]
+    return [one for one in found if one is not None]
+
+
+def _table(data: Data, chosen: Sequence[Row]) -> dict[str, dict[str, Any]]:
+    table = {}
+    for variant in data.variants:
+        rows = [row for row in chosen if row["variant"] == variant]
+        if not rows:
+            continue
+        until = rows[0]["update"]
+        trained = [row for row in data.of(TRAINING) if row["variant"] == variant and row["update"] <= until]
+        by_rooms = [row for row in data.of("rooms") if row["variant"] == variant and row["update"] == until]
+        conditions = list(dict.fromkeys(row["condition"] for row in by_rooms))
+        table[variant] = {
+            "steps": rows[0]["steps"],
+            "gradient_updates": rows[0]["gradient_updates"],
+            **{figure: estimate(scores(rows, figure)) for figure in TEST_FIGURES},
+            "apple_levels": estimate(scores(trained, "shift/apple/real_mean")),
+            "solved_by_rooms": {
+                name: estimate(scores([row for row in by_rooms if row["condition"] == name], "solved"))
+                for name in conditions
+            },
+        }
+    return table
+
+
+def _rich_table(data: Data, basis: str, rows: Mapping[str, Mapping[str, Any]]) -> Table:
+    title = f"Fruit choice at equal {basis}: mean ± standard error over seeds"
+    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1))
+    shown = {"return": 2, "solved": 2, "rooms_solved": 2, "ate_apple": 2, "ate_banana": 2, "apple_levels": 3}
+    for column in ("method", "updates", "return", "solved", "rooms solved", "apple", "banana", "apple levels"):
+        table.add_column(column, justify="left" if column == "method" else "right")
+    for variant, row in rows.items():
+        figures_of = [cell(row[name], digits) for name, digits in shown.items()]
+        table.add_row(data.variants[variant].title, f"{row['gradient_updates']}", *figures_of)
+    return table
+
+
+FRUIT = Study(
+    name="fruit",
+    env="fruit_choice",
+    variants={
+        named(method, q): Variant(method, f"{title}, q={q:g}", {"env.q": q})
+        for q in QS
+        for method, title in METHODS.items()
+    },
+    exams=(SuiteExam("ground_truth", episodes=500), SuiteExam("rooms", episodes=100, at="ends", together=8)),
+    training_figures=(
+        *(
+            f"{phase}/{figure}"
+            for phase in ("new", "replay")
+            for figure in ("return", "solved", "ate_apple", "ate_banana", "rooms", "rooms_solved")
+        ),
+        "shift/apple/real_mean",
+    ),
+    report=report,
+    steps=50_000_000,
+    seeds=5,
+    batch=5,
+    settings={"student.encoder": "compact"},
+)

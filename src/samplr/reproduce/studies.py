@@ -1,0 +1,134 @@
+"""What a study is: methods to train in one world, exams for their students, and a report from the numbers."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from matplotlib.figure import Figure
+from rich.table import Table
+
+from samplr.config import Config, default_config
+from samplr.errors import SamplrError
+from samplr.reproduce.records import Row
+from samplr.student.networks import ActorCritic
+
+LINES_PER_SNAPSHOT = 5
+"""Lines of metrics between two snapshots of the students."""
+
+OWN_SETTINGS = ("seeds", "first_seed", "steps", "gradient_updates", "log_every")
+"""What the study itself sets."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A method as a study trains it."""
+
+    method: str
+    title: str
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    """Dotted names of configuration fields, and their values where they are not the environment's defaults."""
+    base: str = ""
+    """For a variant with settings of the user's (`--set`), the study's own variant that it was made from."""
+
+
+Examiner = Callable[[ActorCritic, Callable[[], None]], list[Row]]
+"""Takes students and a function to call after each part; gives rows whose `seed` is a student's place in the batch."""
+
+
+class Exam(Protocol):
+    """An evaluation of students, in parts of equal work."""
+
+    @property
+    def name(self) -> str:
+        """What its file is called."""
+
+    @property
+    def at(self) -> Literal["every", "ends"]:
+        """Whether all snapshots take it, or the last and the one at equal gradient updates."""
+
+    def parts(self, config: Config) -> int:
+        """In how many parts a batch of students takes it."""
+
+    def prepare(self, config: Config) -> Examiner:
+        """Make ready to examine the students of a configuration."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """The numbers of a study: its variants, and the rows of its training and exams by name."""
+
+    variants: Mapping[str, Variant]
+    rows: Mapping[str, Sequence[Row]]
+
+    def of(self, name: str) -> Sequence[Row]:
+        """The rows of an exam, or of the `training`; none if there are none yet."""
+        return self.rows.get(name, ())
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a study has shown."""
+
+    results: dict[str, Any]
+    tables: Sequence[Table]
+    figures: Mapping[str, Figure]
+
+
+@dataclass(frozen=True)
+class Study:
+    """One experiment of the paper."""
+
+    name: str
+    env: str
+    variants: Mapping[str, Variant]
+    exams: Sequence[Exam]
+    training_figures: Sequence[str]
+    """Which metrics of the training are kept."""
+    report: Callable[[Data], Report]
+    steps: int
+    seeds: int
+    batch: int = 10
+    """How many seeds are trained side by side at most."""
+    snapshots: int = 10
+    """How many times along training the students are kept."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Changes to the environment's defaults that all variants share."""
+
+    def config(self, variant: Variant, *, steps: int, seeds: int = 1, first_seed: int = 0) -> Config:
+        """The configuration of some seeds of a variant."""
+        changes = {name.replace(".", "__"): value for name, value in {**self.settings, **variant.changes}.items()}
+        own = set(changes) & set(OWN_SETTINGS)
+        if own:
+            raise SamplrError(f"--set {min(own)}: the study sets this itself; use --seeds, --first-seed or --steps")
+        config = default_config(self.env, variant.method, **changes, steps=steps)
+        updates = -(-steps // (config.workers * config.rollout))
+        every = -(-updates // (self.snapshots * LINES_PER_SNAPSHOT))
+        return default_config(
+            self.env, variant.method, **changes, steps=steps, seeds=seeds, first_seed=first_seed, log_every=every
+        )
+
+
+def with_settings(variants: Mapping[str, Variant], settings: Mapping[str, Any]) -> dict[str, Variant]:
+    """Variants with further settings, under names of their own."""
+    if not settings:
+        return dict(variants)
+    label = ", ".join(f"{name}={value}" for name, value in settings.items())
+    # Letters, digits, dots and dashes: a name is also a folder's.
+    suffix = "".join(c if c.isalnum() or c in "._" else "-" for c in "-".join(f"{n}-{v}" for n, v in settings.items()))
+    return {
+        f"{name}-{suffix}": Variant(
+            variant.method, f"{variant.title}, {label}", {**variant.changes, **settings}, base=name
+        )
+        for name, variant in variants.items()
+    }
+
+
+def groups(data: Data, rows: Iterable[Row]) -> dict[str, dict[str, list[Row]]]:
+    """Rows by what `--set` was, and then by the study's own name of their variant."""
+    found: dict[str, dict[str, list[Row]]] = {}
+    for row in rows:
+        name = row["variant"]
+        variant = data.variants[name]
+        setting = name.removeprefix(variant.base).removeprefix("-") if variant.base else ""
+        found.setdefault(setting, {}).setdefault(variant.base or name, []).append(row)
+    return found
