@@ -1,0 +1,298 @@
+"""Studies in pieces: stopped, resumed and added to, and nothing done twice."""
+
+import dataclasses
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from reproduce.small import SMALL, STEPS, files
+from samplr.errors import RunFolderError, SamplrError, UnknownNameError
+from samplr.evaluation import evaluate, suite_named
+from samplr.reproduce import command, parse_settings, pieces, reproduce
+from samplr.reproduce.command import _by_experience, _duration
+from samplr.reproduce.folder import Batch, StudyFolder
+from samplr.reproduce.pieces import ExamPiece, TrainingPiece, fewest_gradient_updates
+from samplr.reproduce.records import read_csv, read_json, write_json
+from samplr.reproduce.students import load_students, saved_updates
+from samplr.run import load
+from samplr.statistics import cvar
+from tiny import UPDATES, sharing_programs
+
+BOTH = ("dr", "samplr")
+
+
+@pytest.fixture(autouse=True)
+def _shared_programs() -> Iterator[None]:
+    with sharing_programs():
+        yield
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a small study that was done in one go, not to be changed."""
+    out = tmp_path_factory.mktemp("study") / "out"
+    with sharing_programs():
+        reproduce(SMALL, out, progress=False)
+    return out
+
+
+@pytest.fixture
+def study(finished: Path, tmp_path: Path) -> Path:
+    """The same, for a test to change."""
+    return Path(shutil.copytree(finished, tmp_path / "study"))
+
+
+@pytest.fixture
+def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The pieces that are done while a test runs; none of them is really done."""
+    found: list[str] = []
+
+    def note(self: TrainingPiece | ExamPiece, **_: object) -> None:
+        found.append(f"{self.batch.variant} {self.batch.name} {self.name}")
+
+    monkeypatch.setattr(TrainingPiece, "do", note)
+    monkeypatch.setattr(ExamPiece, "do", note)
+    monkeypatch.setattr(command, "_expected_seconds", lambda folder, missing, console: ([1.0] * len(missing), None))
+    return found
+
+
+def read(root: Path, name: str, variant: str = "samplr", seeds: str = "seeds-0-1") -> list[dict]:
+    return read_csv(root / "data" / variant / seeds / f"{name}.csv")
+
+
+class TestAFinishedStudy:
+    def test_every_batch_has_its_numbers(self, finished: Path) -> None:
+        assert set(files(finished)) == {
+            f"data/{variant}/seeds-0-1/{name}.csv"
+            for variant in BOTH
+            for name in ("training", "ground_truth", "fixed_rates")
+        }
+        assert read_json(finished / "study.json") == {"study": "small", "steps": STEPS}
+        assert (finished / "figures" / "empty.png").read_bytes().startswith(b"\x89PNG")
+
+    def test_training_has_a_row_for_each_seed_and_line(self, finished: Path) -> None:
+        rows = read(finished, "training")
+        assert [row["seed"] for row in rows[:3]] == [0, 1, 0]
+        assert sorted({row["update"] for row in rows}) == [3, 6, 9, 12, 15, 18, 21, 24]
+        assert len(rows) == 16
+        metrics = load(finished / "runs" / "samplr" / "seeds-0-1").metrics
+        assert rows[-1]["replay/return"] == pytest.approx(metrics[-1]["replay/return"][1], rel=1e-6)
+        assert all(row["replay/return"] is None for row in read(finished, "training", "dr"))
+
+    def test_students_are_kept_along_training(self, finished: Path) -> None:
+        run = finished / "runs" / "samplr" / "seeds-0-1"
+        assert saved_updates(run, [0, 1]) == [15, UPDATES]
+        loaded = load(run)
+        kept = load_students(run, UPDATES, loaded.config)
+        for ours, theirs in zip(jax.tree.leaves(kept), jax.tree.leaves(loaded.networks), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+        early = load_students(run, 15, loaded.config)
+        assert not np.array_equal(early.actor.weight, kept.actor.weight)
+
+    def test_an_exam_is_what_evaluate_says(self, finished: Path) -> None:
+        run = load(finished / "runs" / "samplr" / "seeds-0-1")
+        for name, episodes in (("ground_truth", 6), ("fixed_rates", 4)):
+            expected = evaluate(run.env, run.networks, suite_named(run.env, name), episodes=episodes)
+            rows = [row for row in read(finished, name) if row["update"] == UPDATES]
+            assert len(rows) == 2 * len(expected)
+            for row in rows:
+                returns = expected[row["condition"]].figures["return"][row["seed"]]
+                assert row["return"] == pytest.approx(returns.mean(), rel=1e-6)
+                assert row["return_cvar"] == pytest.approx(cvar(returns), rel=1e-6)
+                assert row["episodes"] == episodes
+
+    def test_exams_along_training_are_taken_by_all_that_were_kept(self, finished: Path) -> None:
+        assert sorted({row["update"] for row in read(finished, "ground_truth")}) == [15, UPDATES]
+
+    def test_other_exams_also_where_gradient_updates_are_equal(self, finished: Path) -> None:
+        config = SMALL.config(SMALL.variants["dr"], steps=STEPS)
+        fewest = fewest_gradient_updates(config)
+        assert fewest == read(finished, "training")[-1]["gradient_updates"]  # samplr has a robust teacher
+        assert abs(15 - fewest) < abs(UPDATES - fewest)
+        assert sorted({row["update"] for row in read(finished, "fixed_rates", "dr")}) == [15, UPDATES]
+        assert {row["update"] for row in read(finished, "fixed_rates")} == {UPDATES}
+
+    def test_it_is_not_repeated(self, study: Path, done: list[str]) -> None:
+        before = files(study)
+        reproduce(SMALL, study, progress=False)
+        reproduce(SMALL, study, seeds=1, first_seed=1, progress=False)
+        assert done == []
+        assert files(study) == before
+
+
+class TestMore:
+    def test_seeds(self, study: Path, done: list[str]) -> None:
+        reproduce(SMALL, study, seeds=5, methods=["dr"], only="train", progress=False)
+        assert done == ["dr seeds-2-3 training", "dr seeds-4-4 training"]
+
+    def test_seeds_from_another_first_one(self, study: Path, done: list[str]) -> None:
+        reproduce(SMALL, study, seeds=3, first_seed=1, methods=["dr"], only="train", progress=False)
+        assert done == ["dr seeds-2-3 training"]
+
+    def test_a_batch_that_was_begun_goes_on_as_it_was(self, study: Path, done: list[str]) -> None:
+        shutil.rmtree(study / "data" / "dr" / "seeds-0-1")
+        reproduce(SMALL, study, seeds=1, methods=["dr"], progress=False)
+        assert done == [f"dr seeds-0-1 {name}" for name in ("training", "ground_truth", "fixed_rates")]
+
+    def test_an_exam(self, study: Path, done: list[str]) -> None:
+        (study / "data" / "dr" / "seeds-0-1" / "ground_truth.csv").unlink()
+        reproduce(SMALL, study, only="evaluate", progress=False)
+        assert done == ["dr seeds-0-1 ground_truth"]
+
+    def test_only_what_was_trained_is_evaluated(self, study: Path, done: list[str]) -> None:
+        reproduce(SMALL, study, seeds=4, only="evaluate", progress=False)
+        assert done == []
+
+    def test_settings_make_a_variant_of_its_own(self, study: Path, done: list[str]) -> None:
+        settings = parse_settings(["student.learning_rate=3e-4", "fictitious.trace=matched"])
+        reproduce(SMALL, study, methods=["samplr"], settings=settings, only="train", progress=False)
+        name = "samplr-student.learning_rate-0.0003-fictitious.trace-matched"
+        assert done == [f"{name} seeds-0-1 training"]
+        about = read_json(study / "data" / name / "variant.json")
+        assert about["base"] == "samplr"
+        assert about["title"] == "SAMPLR, student.learning_rate=0.0003, fictitious.trace=matched"
+        assert about["config"]["student"]["learning_rate"] == 3e-4
+        assert about["config"]["fictitious"]["trace"] == "matched"
+
+
+def test_a_study_that_was_stopped_goes_on_to_the_same_numbers(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep = pieces.save_students
+
+    def stop_at_the_end(run: Path, update: int, *rest: object) -> None:
+        if update == UPDATES:
+            raise KeyboardInterrupt
+        keep(run, update, *rest)
+
+    out = tmp_path / "out"
+    monkeypatch.setattr(pieces, "save_students", stop_at_the_end)
+    with pytest.raises(KeyboardInterrupt):
+        reproduce(SMALL, out, methods=["samplr"], progress=False)
+    assert files(out) == {}
+    folder = StudyFolder.open(out, SMALL, None)
+    piece = TrainingPiece(folder, SMALL.variants["samplr"], Batch("samplr", range(2)))
+    assert 0 < piece.share_done <= 1
+    monkeypatch.setattr(pieces, "save_students", keep)
+    reproduce(SMALL, out, methods=["samplr"], progress=False)
+    assert files(out) == {name: data for name, data in files(finished).items() if "samplr" in name}
+
+
+def test_the_report_needs_the_numbers_alone(study: Path) -> None:
+    shutil.rmtree(study / "runs")
+    shutil.rmtree(study / "figures")
+    report = reproduce(SMALL, study, only="report", progress=False)
+    # 8 lines × 2 seeds × 2 variants; 2 times × 2 seeds × 2; 5 conditions × 2 seeds × (2 + 1) times.
+    assert report.results == {"training": 32, "ground_truth": 8, "fixed_rates": 30}
+    assert (study / "figures" / "empty.png").exists()
+
+
+def test_what_has_numbers_but_no_students_cannot_take_an_exam(study: Path) -> None:
+    shutil.rmtree(study / "runs")
+    (study / "data" / "dr" / "seeds-0-1" / "fixed_rates.csv").unlink()
+    with pytest.raises(RunFolderError, match="does not hold the students of dr: bring that folder back"):
+        reproduce(SMALL, study, progress=False)
+
+
+class TestRefusals:
+    @pytest.fixture(autouse=True)
+    def _nothing_is_done(self, done: list[str]) -> Iterator[None]:
+        yield
+        assert done == []
+
+    def test_another_study(self, study: Path) -> None:
+        other = dataclasses.replace(SMALL, name="other")
+        with pytest.raises(RunFolderError, match="holds the study small, not other: choose another --out"):
+            reproduce(other, study, progress=False)
+
+    def test_another_length(self, study: Path) -> None:
+        with pytest.raises(RunFolderError, match=r"have 2,304 steps each, not 5,000: choose another --out"):
+            reproduce(SMALL, study, steps=5000, progress=False)
+
+    def test_another_configuration(self, study: Path) -> None:
+        other = dataclasses.replace(SMALL, settings={**SMALL.settings, "student.clip": 0.3})
+        with pytest.raises(RunFolderError, match=r"student.clip is 0.2 there and 0.3 here; choose another --out"):
+            reproduce(other, study, progress=False)
+
+    def test_a_field_that_was_not_there_then_had_its_default(self, study: Path) -> None:
+        file = study / "data" / "dr" / "variant.json"
+        about = read_json(file)
+        del about["config"]["student"]["clip"]
+        write_json(file, about)
+        reproduce(SMALL, study, progress=False)
+
+    def test_a_folder_of_something_else(self, tmp_path: Path) -> None:
+        (tmp_path / "thesis.tex").write_text("precious")
+        with pytest.raises(RunFolderError, match="holds files but no study"):
+            reproduce(SMALL, tmp_path, progress=False)
+        with pytest.raises(RunFolderError, match="is a file"):
+            reproduce(SMALL, tmp_path / "thesis.tex", progress=False)
+
+    def test_a_report_of_nothing(self, tmp_path: Path) -> None:
+        with pytest.raises(SamplrError, match="holds no numbers yet"):
+            reproduce(SMALL, tmp_path / "new", only="report", progress=False)
+        assert not (tmp_path / "new").exists()
+
+    @pytest.mark.parametrize(
+        ("options", "says"),
+        [
+            ({"seeds": 0}, "--seeds must be at least 1, not 0"),
+            ({"steps": -5}, "--steps must be at least 1, not -5"),
+            ({"first_seed": -1}, "--first-seed must not be negative, and is -1"),
+            ({"settings": {"steps": 3}}, "--set steps: the study sets this itself"),
+        ],
+    )
+    def test_impossible_numbers(self, tmp_path: Path, options: dict, says: str) -> None:
+        with pytest.raises(SamplrError, match=says):
+            reproduce(SMALL, tmp_path / "new", progress=False, **options)
+        assert not (tmp_path / "new").exists()
+
+    def test_unknown_names(self, tmp_path: Path) -> None:
+        with pytest.raises(UnknownNameError, match="unknown method of small 'paired': choose one of dr, samplr"):
+            reproduce(SMALL, tmp_path / "new", methods=["paired"], progress=False)
+        with pytest.raises(UnknownNameError, match=r"student\.learning"):
+            reproduce(SMALL, tmp_path / "new", settings={"student.learning": 1}, progress=False)
+        assert not (tmp_path / "new").exists()
+
+    @pytest.mark.parametrize("word", ["student.clip", "=3", "student.clip="])
+    def test_settings_without_a_name_or_value(self, word: str) -> None:
+        with pytest.raises(SamplrError, match="--set takes name=value"):
+            parse_settings([word])
+
+
+class TestHowLong:
+    def test_by_what_was_measured_of_the_same_variant(self, study: Path) -> None:
+        folder = StudyFolder.open(study, SMALL, None)
+        for variant, seconds in (("dr", 10.0), ("samplr", 30.0)):
+            write_json(
+                study / "data" / variant / "seeds-0-1" / "training.json",
+                {"device": pieces.device(), "seconds": seconds, "work": 2.0 * STEPS},
+            )
+        of_samplr = TrainingPiece(folder, SMALL.variants["samplr"], Batch("samplr", range(2, 6)))
+        assert _by_experience(folder, of_samplr) == pytest.approx(60)
+        of_another = TrainingPiece(folder, SMALL.variants["samplr"], Batch("new", range(2)))
+        assert _by_experience(folder, of_another) == pytest.approx(20)
+
+    def test_not_by_another_device(self, study: Path) -> None:
+        folder = StudyFolder.open(study, SMALL, None)
+        for variant in BOTH:
+            file = study / "data" / variant / "seeds-0-1" / "training.json"
+            write_json(file, {**read_json(file), "device": "abacus"})
+        assert _by_experience(folder, TrainingPiece(folder, SMALL.variants["dr"], Batch("dr", range(2, 3)))) is None
+
+    def test_else_by_timing_a_few_updates(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        reproduce(SMALL, tmp_path / "out", methods=["dr"], only="train")
+        said = capsys.readouterr().err
+        assert "timing a few updates of dr" in said
+        assert "dr seeds-0-1: training, about" in " ".join(said.split())
+
+    @pytest.mark.parametrize(
+        ("seconds", "words"),
+        [(None, "time unknown"), (0.2, "about 1 s"), (99, "about 99 s"), (100, "about 2 min"), (7200, "about 2.0 h")],
+    )
+    def test_in_words(self, seconds: float | None, words: str) -> None:
+        assert _duration(seconds) == words
