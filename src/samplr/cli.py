@@ -23,6 +23,7 @@ samplr: reinforcement learning with adaptive curricula that stay grounded
   samplr train ENV --out DIR        train a batch of runs
   samplr eval RUN --suite NAME      let trained runs play a suite of levels
   samplr film RUN --out FILE        film a trained run
+  samplr report RUN... --out FILE   put runs and studies on one page, with their levels and films
   samplr reproduce STUDY --out DIR  the paper's experiments: theory, table1 or fruit
   samplr list envs|methods|suites   what there is
 
@@ -333,6 +334,25 @@ def reproduce(words: list[str]) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
+class Report:
+    """Put runs and studies on one page: tables, curves, the levels they ended on, films. It needs nothing else."""
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Run folders, folders that hold some, or folders of studies."""
+    out: Path
+    """The HTML file; a report that is there already is replaced."""
+
+
+def make_report(words: list[str]) -> None:
+    """`samplr report`."""
+    options = tyro.cli(Report, args=words, prog="samplr report")
+    from samplr.report.page import write_report
+
+    size = write_report(options.runs, options.out, progress=True)
+    print(f"Written: {options.out} ({size / 1e6:.1f} MB)")
+
+
+@dataclasses.dataclass(frozen=True)
 class List:
     """Show what there is."""
 
@@ -369,6 +389,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "train": train,
     "eval": evaluate,
     "film": make_film,
+    "report": make_report,
     "reproduce": reproduce,
     "list": show_list,
 }

@@ -50,7 +50,7 @@ def film(
         raise SamplrError(f"a film of {seconds:g} seconds has no pictures: ask for more than 0")
     _try_to_write(out)
     limit, count = max(seconds * env.pictures_per_second, 1), 0
-    with progress_bar("pictures", shown=progress) as bar, _writer(out, env.pictures_per_second) as writer:
+    with progress_bar("pictures", shown=progress) as bar, film_writer(out, env.pictures_per_second) as writer:
         task = bar.add_task("filming", total=limit if math.isfinite(limit) else None, note="")
         for picture in play(env, policy, level, key=key, deterministic=deterministic):
             writer.append_data(picture)
@@ -93,7 +93,7 @@ def _try_to_write(out: Path) -> None:
 
 
 @contextlib.contextmanager
-def _writer(out: Path, pictures_per_second: float) -> Iterator[Any]:
+def film_writer(out: Path, pictures_per_second: float) -> Iterator[Any]:
     """What takes one picture after the other: a minute of them would fill a gigabyte."""
     options: dict[str, Any] = {"fps": pictures_per_second, "macro_block_size": 2}
     if out.suffix.lower() == ".gif":

@@ -18,4 +18,5 @@ from samplr.store.folder import RunFolder as RunFolder
 from samplr.store.folder import read_checkpoint as read_checkpoint
 from samplr.store.folder import read_config as read_config
 from samplr.store.folder import read_metrics as read_metrics
+from samplr.store.folder import read_summary as read_summary
 from samplr.store.metrics import Row as Row

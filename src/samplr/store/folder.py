@@ -1,6 +1,7 @@
 """The run folder as a whole: who may write to it, what a training loop puts in, and what others read."""
 
 import fcntl
+import json
 import os
 from collections.abc import Collection
 from pathlib import Path
@@ -150,6 +151,24 @@ def read_config(path: str | Path) -> dict[str, Any]:
     with files.explained("read", path):
         config: dict[str, Any] = record.read_record(Path(path))["config"]
         return config
+
+
+def read_summary(path: str | Path) -> dict[str, Any] | None:
+    """Read the summary of a run folder.
+
+    **Arguments:**
+
+    - `path`: the run folder; another process may be writing to it.
+
+    **Returns:** what was given to `RunFolder.finish`, or None if the batch is not done.
+    """
+    file = Path(path) / _SUMMARY
+    with files.explained("read", path):
+        try:
+            summary: dict[str, Any] | None = json.loads(file.read_bytes()) if file.exists() else None
+        except ValueError as error:
+            raise RunFolderError(f"'{file}' is not as samplr wrote it: restore it, or delete it") from error
+    return summary
 
 
 def read_metrics(path: str | Path) -> list[Row]:

@@ -1,0 +1,84 @@
+"""Studies in a report: the tables and figures of the folders that `samplr reproduce` writes."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from samplr.errors import RunFolderError
+from samplr.report.media import data_uri
+
+_STUDY = "study.json"
+
+
+@dataclass(frozen=True)
+class Cells:
+    """A table as words."""
+
+    title: str
+    caption: str
+    header: list[str]
+    rows: list[list[str]]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a study has shown."""
+
+    path: Path
+    name: str
+    tables: list[Cells]
+    figures: list[tuple[str, str]]
+    """Name and data URI of each."""
+
+
+def find_studies(paths: Iterable[Path]) -> list[Path]:
+    """The folders of studies among and within some folders, each once."""
+    found: dict[Path, Path] = {}
+    for path in paths:
+        within = [path] if (path / _STUDY).is_file() else sorted(file.parent for file in path.rglob(_STUDY))
+        for folder in within:
+            found.setdefault(folder.resolve(), folder)
+    return list(found.values())
+
+
+def read_findings(path: Path, fits: Callable[..., bool]) -> Findings:
+    """Read a study's folder.
+
+    **Arguments:**
+
+    - `fits`: asked for every figure's data URI; one that does not fit is left out.
+    """
+    from samplr.reproduce import STUDIES
+    from samplr.reproduce.folder import StudyFolder
+    from samplr.reproduce.records import read_json
+
+    told = read_json(path / _STUDY)
+    name = told.get("study") if isinstance(told, dict) else None
+    if name not in STUDIES:
+        raise RunFolderError(f"'{path}' holds the study {name!r}, which this version of samplr does not know")
+    study = STUDIES[name]
+    data = StudyFolder.open(path, study, None).load()
+    tables: Sequence[Table] = study.report(data).tables if any(data.rows.values()) else []
+    figures = [(file.stem, data_uri("image/png", file.read_bytes())) for file in sorted(path.glob("figures/*.png"))]
+    return Findings(path, name, [_cells(table) for table in tables], [f for f in figures if fits(f[1])])
+
+
+def _cells(table: Table) -> Cells:
+    columns = [[_plain(cell) for cell in column.cells] for column in table.columns]
+    return Cells(
+        title=_plain(table.title),
+        caption=_plain(table.caption),
+        header=[_plain(column.header) for column in table.columns],
+        rows=[list(row) for row in zip(*columns, strict=True)],
+    )
+
+
+def _plain(value: Any) -> str:
+    """A cell's words without the terminal's markup."""
+    if value is None:
+        return ""
+    return value.plain if isinstance(value, Text) else Text.from_markup(str(value)).plain
