@@ -14,8 +14,9 @@ _USUAL_STYLES = {"dr": 0, "robust_plr": 1, "naive": 2, "samplr": 3, "plr": 4}
 """A method looks the same in every report."""
 _ABOUT_SHIFT = (
     "What the agent cannot see (θ′), in training against the ground truth. A curriculum may shift the levels that are "
-    "played. Grounding `naive` draws θ′ anew at every reset. Grounding `fictitious` draws anew what the history has not "
-    "revealed, and keeps the rest: its mean stays nearer to the ground truth, and given the history it is exact."
+    "played. Grounding `naive` draws θ′ anew at every reset. Grounding `fictitious` draws from the posterior what the "
+    "history has not revealed: levels chosen by a curriculum may still reveal more of it than usual, but what follows "
+    "each history is as the ground truth has it."
 )
 _X = {"steps": "environment steps", "gradient_updates": "gradient updates"}
 

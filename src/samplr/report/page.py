@@ -16,6 +16,7 @@ from samplr.report.curves import figures as figures_of
 from samplr.report.curves import summaries as summaries_of
 from samplr.report.drawings import curves_section, shift_section, styles_of
 from samplr.report.levels import films_section, levels_section
+from samplr.report.prose import prose
 from samplr.report.runs import Method, World, command, show
 from samplr.report.studies import Cells, Findings
 from samplr.store.files import write_atomically
