@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from samplr import trees
 from samplr.envs.api import GroundedEnvironment, Level, Origin
+from samplr.errors import SamplrError
 from samplr.learned import BeliefNetwork, Bins, LearnedPosterior, cross_entropy, first_episodes
 from samplr.posteriors import Posterior
 from samplr.priors import PriorEstimate
@@ -47,6 +48,14 @@ class Beliefs(eqx.Module):
 
         **Returns:** what the run knows then, and figures for its log.
         """
+
+
+def exact_posterior(env: GroundedEnvironment) -> Posterior | None:
+    """The environment's own posterior, if it has one."""
+    try:
+        return env.posterior
+    except SamplrError:
+        return None
 
 
 def sampled_from_ground_truth(levels: Level) -> Bool[Array, " n"]:

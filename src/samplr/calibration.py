@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
+from samplr.beliefs import exact_posterior
 from samplr.compiling import jit
 from samplr.envs.api import Evidence, GroundedEnvironment, Level
 from samplr.errors import SamplrError
@@ -92,14 +93,6 @@ def calibration(run: Run, *, episodes: int = 1024, seed: int = 0) -> list[Calibr
 
     answers = jax.tree.map(np.asarray, jit(jax.vmap(one))(run.beliefs, run.networks))
     return [Calibration.of(jax.tree.map(lambda leaf, i=i: leaf[i], answers), bins) for i in range(config.seeds)]
-
-
-def exact_posterior(env: GroundedEnvironment) -> Posterior | None:
-    """The environment's own posterior, if it has one."""
-    try:
-        return env.posterior
-    except SamplrError:
-        return None
 
 
 class Answers(eqx.Module):

@@ -241,7 +241,6 @@ def _validate_numbers(config: Config) -> None:
         "gradient-updates": 1 if config.gradient_updates is None else config.gradient_updates,
         "fictitious.samples": 1 if samples == "exact" else samples,
         "belief.memory": config.belief.memory,
-        "belief.bins": config.belief.bins,
         "belief.epochs": config.belief.epochs,
     }
     not_negative = {
@@ -269,6 +268,7 @@ def _validate_numbers(config: Config) -> None:
         "patience-seconds": config.patience_seconds,
     }
     _require(at_least_one, lambda number: number >= 1, "must be at least 1, not")
+    _require({"belief.bins": config.belief.bins}, lambda number: number >= 2, "must be at least 2, not")
     _require(not_negative, lambda number: 0 <= number < math.inf, "must not be negative, and is")
     _require(shares, lambda number: 0 <= number <= 1, "must lie between 0 and 1, not")
     _require(positive, lambda number: 0 < number < math.inf, "must be a positive number, not")

@@ -59,7 +59,7 @@ class BetaEstimate(PriorEstimate):
     def levels(self) -> Float[Array, ""]:
         """How many fields were seen."""
         # Every field has more than j ones, or more than n − 1 − j zeros.
-        return self.ones[0] + self.zeros[-1]
+        return self.ones[..., 0] + self.zeros[..., -1]
 
     def observe(self, aleatoric: Any, sampled: Bool[Array, " n"]) -> "BetaEstimate":
         """Count the ones, and go some steps towards the α and β that make all counts so far most likely."""

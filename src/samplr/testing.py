@@ -12,10 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray, PyTree
 
+from samplr.beliefs import LearnedBeliefs, exact_posterior
 from samplr.compiling import jit
 from samplr.envs.api import Environment, GroundedEnvironment, Level, State, TimeStep, World
 from samplr.errors import SamplrError
 from samplr.grounding import Fictitious, Moment
+from samplr.learned import Bins
+from samplr.posteriors import Posterior
 from samplr.student.distributions import policy_from, policy_outputs
 
 MAX_STEPS = 64
@@ -43,7 +46,7 @@ def check_environment(env: Environment, *, episodes: int = 32, seed: int = 0) ->
     play = jit(lambda key, other: _play(env, key, other), runs_once=True)
     laws = None
     if isinstance(env, GroundedEnvironment):
-        laws = jit(functools.partial(_grounded_pairs, env), runs_once=True)
+        laws = jit(functools.partial(_grounded_pairs, env, _some_posterior(env)), runs_once=True)
     # Traced anew, the same program must come out: dice thrown while tracing would have fallen otherwise.
     play_again = jit(lambda key, other: _play(env, key, other), runs_once=True)
     for number, episode_key in enumerate(jax.random.split(jax.random.key(seed), episodes)):
@@ -156,8 +159,18 @@ def _alike(env: GroundedEnvironment, episode: Episode, twin: Episode) -> np.ndar
     return np.logical_and.accumulate(np.concatenate([[_same(*first)], np.all(equal, axis=0)]))
 
 
+def _some_posterior(env: GroundedEnvironment) -> Posterior:
+    """The environment's, or, where it has none, the belief that a learned one begins with."""
+    exact = exact_posterior(env)
+    if exact is not None:
+        return exact
+    beliefs = LearnedBeliefs(env, Bins.of(env, 8, draws=256), "mlp", (), memory=8, learning_rate=1e-3, epochs=1)
+    return beliefs.posterior(beliefs.init(key=jax.random.key(0)))
+
+
 def _grounded_pairs(
     env: GroundedEnvironment,
+    posterior: Posterior,
     level: Level,
     world: World,
     state: State,
@@ -173,15 +186,14 @@ def _grounded_pairs(
     - `twin`: the state that the same actions and keys led to under another θ′.
     - `alike`: whether the agent cannot have noticed.
     """
-    posterior, evidence = env.posterior, env.evidence(state)
-    belief = posterior.init(env.observe(world, state))
+    evidence, belief = env.evidence(state), posterior.init(env.observe(world, state))
     substituted = env.substitute(state, posterior.sample(belief, evidence, key=key))
     # Any θ′ will do for the swap: `substitute` keeps what was revealed, so that only the unrevealed differs.
     swapped = env.substitute(state, env.sample_aleatoric(level.layout, key=jax.random.fold_in(key, 1)))
 
     def fictitious(state: State) -> PyTree:
         moment = Moment(world, state, action, level.aleatoric, belief, key)
-        _, primed = Fictitious(2).step(env, moment, key=key)
+        _, primed = Fictitious(2, posterior).step(env, moment, key=key)
         return primed.observation, primed.reward, primed.terminated, primed.aleatoric
 
     return {
