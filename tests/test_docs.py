@@ -4,7 +4,8 @@ The conventions of a page:
 
 - its ```python blocks are executed in order, in one namespace and an empty working directory;
 - a ```text block is the exact standard output of the Python block before it;
-- a Python block that begins with the comment `# name.py` is the module `name`, which later blocks may import.
+- a Python block that begins with the comment `# name.py` is the module `name`, which later blocks may import, and the
+  file of that name in the working directory, which processes they start may import.
 """
 
 import contextlib
@@ -92,6 +93,9 @@ def run_examples(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         code = example.code
         own_module = MODULE.match(code.text)
         module = _module(own_module["name"], monkeypatch) if own_module else session
+        if own_module:
+            Path(f"{own_module['name']}.py").write_text(code.text, encoding="utf-8")
+            monkeypatch.syspath_prepend(Path.cwd())
         printed = io.StringIO()
         try:
             # Blank lines in front make Python count the lines of the page.
@@ -158,9 +162,11 @@ def test_a_page_may_have_no_examples(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_named_block_is_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     module = "```python\n# mine.py\nclass C: ...\n```\n"
     use = "```python\nimport mine\nprint(mine.C.__module__)\n```\n```text\nmine\n```\n"
     run_examples(write(tmp_path, module + use), monkeypatch)
+    assert (tmp_path / "mine.py").read_text(encoding="utf-8") == "# mine.py\nclass C: ...\n"
 
 
 @pytest.mark.parametrize(

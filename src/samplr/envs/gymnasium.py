@@ -50,7 +50,7 @@ class GroundedSimulator(Protocol):
         """Swap in θ′, keeping everything that was revealed."""
 
     def get_state(self) -> Any:
-        """A copy of all that changes in an episode. What the reset to the level fixes need not be in it."""
+        """A copy of θ′ and of all that changes in an episode; what else the reset fixes need not be in it."""
 
     def set_state(self, state: Any) -> None:
         """Go on from such a state, and leave the state itself as it is."""
