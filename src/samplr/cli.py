@@ -4,7 +4,7 @@ import dataclasses
 import json
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TextIO, TypeVar
 
@@ -185,6 +185,8 @@ class Eval:
     """Take the most likely action instead of sampling."""
     seed: int = 0
     """Which levels are drawn."""
+    backend: str | None = None
+    """Play in a real simulator as well, `box2d` for black ice or `nethack` for fruit choice, and compare."""
     json: bool = False
     """Print the results as JSON."""
 
@@ -193,25 +195,31 @@ def evaluate(words: list[str]) -> None:
     """`samplr eval`."""
     options = tyro.cli(Eval, args=words, prog="samplr eval")
     from samplr.evaluation import evaluate as play
-    from samplr.report import evaluation_table
+    from samplr.report import evaluation_table, transfer_table
     from samplr.run import load
+    from samplr.transfer import transfer
 
     if options.episodes < 1:
         raise SamplrError(f"--episodes must be at least 1, not {options.episodes}")
     run = load(options.run)
     name, suite = _chosen_suite(run.env, options.suite, options.levels, options.circuit)
-    results = play(
-        run.env,
-        run.networks,
-        suite,
-        episodes=options.episodes,
-        deterministic=options.deterministic,
-        seed=options.seed,
-        processes=run.config.processes,
-        patience_seconds=run.config.patience_seconds,
-    )
+    settings: dict[str, Any] = {
+        "episodes": options.episodes,
+        "deterministic": options.deterministic,
+        "seed": options.seed,
+        "processes": run.config.processes,
+        "patience_seconds": run.config.patience_seconds,
+    }
+    title = f"{options.run}: {name}"
+    results: Mapping[str, Any]
+    if options.backend is None:
+        results = play(run.env, run.networks, suite, **settings)
+        table = evaluation_table(title, results)
+    else:
+        results = transfer(run.env, options.backend, run.networks, suite, **settings)
+        table = transfer_table(title, options.backend, results)
     as_json = {condition: outcome.to_json() for condition, outcome in results.items()}
-    _show(as_json if options.json else evaluation_table(f"{options.run}: {name}", results))
+    _show(as_json if options.json else table)
 
 
 def _chosen_suite(env: Any, suite: str, levels: Path | None, circuit: Path | None) -> tuple[str, Any]:

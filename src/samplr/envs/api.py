@@ -84,6 +84,9 @@ class Environment(eqx.Module):
     defaults: ClassVar[Mapping[str, Any]] = {}
     """Training defaults of this world: dotted names of configuration fields and their values."""
 
+    backends: ClassVar[Mapping[str, str]] = {}
+    """The real simulators that this world imitates: name, and import path of the same world simulated there."""
+
     pictures_per_second: ClassVar[float] = 4.0
     """How fast a film of this world is shown."""
 

@@ -1,10 +1,13 @@
 """What `samplr eval` prints."""
 
+import math
 from collections.abc import Mapping
 
 from rich.table import Table
 
 from samplr.evaluation import Condition
+from samplr.statistics import Interval
+from samplr.transfer import Transferred
 
 
 def evaluation_table(title: str, conditions: Mapping[str, Condition]) -> Table:
@@ -17,3 +20,24 @@ def evaluation_table(title: str, conditions: Mapping[str, Condition]) -> Table:
     for condition, outcome in conditions.items():
         table.add_row(condition, *[str(outcome.estimate(name)) for name in names])
     return table
+
+
+def transfer_table(title: str, backend: str, conditions: Mapping[str, Transferred]) -> Table:
+    """One row for each figure of a condition: in our world, in the real simulator, and what is kept of it."""
+    table = Table(title=title)
+    for name in ("condition", "figure"):
+        table.add_column(name)
+    for name in ("ours", backend, "kept (95 % interval)"):
+        table.add_column(name, justify="right")
+    for condition, outcome in conditions.items():
+        for figure in outcome.ours.figures:
+            both = [str(side.estimate(figure)) for side in (outcome.ours, outcome.real)]
+            table.add_row(condition, figure, *both, _share(outcome.kept(figure)))
+        table.add_section()
+    return table
+
+
+def _share(kept: Interval) -> str:
+    if math.isnan(kept.value):
+        return ""
+    return f"{kept.value:.1%}" + ("" if math.isnan(kept.low) else f" ({kept.low:.1%} … {kept.high:.1%})")

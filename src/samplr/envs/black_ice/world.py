@@ -107,6 +107,8 @@ class BlackIce(GroundedEnvironment):
         "steps": 5_000_000,
     }
 
+    backends: ClassVar[Mapping[str, str]] = {"box2d": "samplr.envs.black_ice.host:BlackIceBox2D"}
+
     pictures_per_second: ClassVar[float] = 1 / (FRAME * _FRAMES_PER_PICTURE)
 
     def __check_init__(self) -> None:

@@ -93,6 +93,8 @@ class FruitChoice(GroundedEnvironment):
         "steps": 200_000_000,
     }
 
+    backends: ClassVar[Mapping[str, str]] = {"nethack": "samplr.envs.fruit_choice.host:FruitChoiceNetHack"}
+
     def __check_init__(self) -> None:
         if not 0 <= self.q <= 1:
             raise SamplrError(f"fruit choice needs a q between 0 and 1, not {self.q:g}")
