@@ -42,6 +42,12 @@ class TestKept:
         assert np.isnan(transferred(np.zeros((2, 3)), np.ones((2, 3))).kept("return").value)
         assert transferred(np.zeros((2, 3)), np.ones((2, 3))).to_json()["kept"]["return"]["value"] is None
 
+    def test_of_something_rare_has_an_interval(self) -> None:
+        ours, real = np.zeros((1, 10)), np.zeros((1, 10))
+        ours[0, 0] = real[0, 0] = 1
+        kept = transferred(ours, real).kept("return")
+        assert (kept.low, kept.value, kept.high) == (1, 1, 1)
+
     def test_of_a_single_level_has_no_interval(self) -> None:
         kept = transferred(np.ones((2, 1)), np.ones((2, 1))).kept("return")
         assert kept.value == 1

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from samplr.envs import environment_class
 from samplr.envs.api import Environment, Suite
@@ -15,6 +14,8 @@ from samplr.errors import SamplrError, UnknownNameError
 from samplr.evaluation import Condition, evaluate
 from samplr.statistics import CONFIDENCE, Interval
 from samplr.student.networks import ActorCritic
+
+RESAMPLES = 9999
 
 ALL = "all"
 """The name under which the conditions of a suite are taken together."""
@@ -36,10 +37,11 @@ class Transferred:
         share = float(_share(ours, real))
         if len(ours) < 2 or math.isnan(share):
             return Interval(share, math.nan, math.nan)
-        found = stats.bootstrap(
-            (ours, real), _share, paired=True, confidence_level=CONFIDENCE, method="percentile", rng=0
-        ).confidence_interval
-        return Interval(share, float(found.low), float(found.high))
+        resampled = np.random.default_rng(0).integers(len(ours), size=(RESAMPLES, len(ours)))
+        shares = _share(ours[resampled], real[resampled])
+        # Where it is rare, a figure may be zero on all levels of a resample, which then has no share.
+        low, high = np.nanquantile(shares, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+        return Interval(share, float(low), float(high))
 
     def to_json(self) -> dict[str, Any]:
         """Both estimates of each figure, and what is kept of it."""
@@ -91,6 +93,6 @@ def _together(conditions: Mapping[str, Condition]) -> Condition:
     )
 
 
-def _share(ours: np.ndarray, real: np.ndarray, axis: int = -1) -> np.ndarray:
-    before, after = np.mean(ours, axis=axis), np.mean(real, axis=axis)
+def _share(ours: np.ndarray, real: np.ndarray) -> np.ndarray:
+    before, after = np.mean(ours, axis=-1), np.mean(real, axis=-1)
     return np.where(before > 0, after / np.where(before > 0, before, 1.0), np.nan)
