@@ -15,7 +15,7 @@ WIDTH, HEIGHT = 360, 232
 LEFT, RIGHT, TOP, BOTTOM = 46, 10, 10, 40
 
 STYLES = 8
-"""How many styles of lines the page knows: each a colour and a pattern of dashes."""
+"""How many styles of lines the page knows, each a colour and a pattern of dashes; further lines are thinner."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,12 @@ def swatch(style: int) -> str:
     """A short piece of a line, for a legend."""
     return (
         f'<svg class="swatch" viewBox="0 0 28 10" width="28" height="10" aria-hidden="true">'
-        f'<path class="line s{style % STYLES}" d="M1 5H27"/></svg>'
+        f'<path class="line {_style(style)}" d="M1 5H27"/></svg>'
     )
+
+
+def _style(number: int) -> str:
+    return f"s{number % STYLES}" + (" thin" if number >= STYLES else "")
 
 
 def _frame(lines: Sequence[Line], reference: tuple[str, float] | None) -> _Frame:
@@ -121,11 +125,11 @@ def _band(frame: _Frame, line: Line) -> str:
         return ""
     x, mean, error = line.curve.x[known], line.curve.mean[known], line.curve.error[known]
     points = frame.points(np.concatenate([x, x[::-1]]), np.concatenate([mean + error, (mean - error)[::-1]]))
-    return f'<polygon class="band s{line.style % STYLES}" points="{points}"/>'
+    return f'<polygon class="band {_style(line.style)}" points="{points}"/>'
 
 
 def _line(frame: _Frame, line: Line) -> str:
-    style = f"s{line.style % STYLES}"
+    style = _style(line.style)
     x, y = frame.across(line.curve.x[-1]), frame.down(line.curve.mean[-1])
     points = frame.points(line.curve.x, line.curve.mean)
     return (

@@ -37,14 +37,14 @@ def styles_of(world: World) -> dict[str, int]:
 def curves_section(world: World, styles: Mapping[str, int]) -> str:
     """Learning curves: the return by steps and by gradient updates, the world's other figures by steps."""
     names = list(dict.fromkeys(name for method in world.methods for name in figures_of(method)))
-    if not names:
-        return ""
-    charts: list[str] = []
+    charts = []
     for name in names:
         words = name.removeprefix("new/").replace("_", " ")
         charts.append(_figure(world.methods, styles, name, "steps", words))
         if name == "new/return":
             charts.append(_figure(world.methods, styles, name, "gradient_updates", words))
+    if not any(charts):
+        return "<h3>Learning curves</h3><p>No episode on a new level has ended yet.</p>"
     return "\n".join(
         [
             "<h3>Learning curves</h3>",
@@ -61,7 +61,7 @@ def shift_section(world: World, styles: Mapping[str, int]) -> str:
     names = list(dict.fromkeys(name for method in world.methods for name in summaries_of(method)))
     if not names:
         return ""
-    charts: list[str] = []
+    charts = []
     for name in names:
         truth = ("ground truth", ground_truth(world.methods[0], name))
         for kind, words in (("real", "levels played"), ("met", "transitions learned from")):
@@ -101,5 +101,7 @@ def _figure(
     reference: tuple[str, float] | None = None,
 ) -> str:
     lines = [Line(method.title, styles[method.title], curve(method, metric, along)) for method in methods]
+    if not any(line.curve.x.size for line in lines):
+        return ""
     drawn = chart(lines, title=f"{title} by {_X[along]}", x_label=_X[along], reference=reference)
     return f"<figure><figcaption>{escape(title)} <span>by {_X[along]}</span></figcaption>{drawn}</figure>"

@@ -16,7 +16,7 @@ from samplr.envs.api import Environment, Level
 from samplr.film import film_writer, play
 from samplr.run import Policy
 
-PICTURE_WIDTH = 480
+PICTURE_WIDTH = 640
 """Pixels across a picture or film, at most."""
 FILM_SECONDS = 6.0
 _SMALL = 2**16

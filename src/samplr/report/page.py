@@ -156,7 +156,7 @@ def _what_was_run(world: World) -> str:
     rows = [[_what(method, name) for name in header] for method in world.methods]
     batches = [batch for method in world.methods for batch in method.batches]
     versions = " · ".join(dict.fromkeys(", ".join(f"{n} {v}" for n, v in b.versions.items()) for b in batches))
-    commands = "\n".join(command(batch) for batch in batches)
+    commands = "\n".join(" ".join(f"<span>{escape(word)}</span>" for word in command(batch)) for batch in batches)
     return "\n".join(
         [
             "<h3>What was run</h3>",
@@ -164,7 +164,7 @@ def _what_was_run(world: World) -> str:
             _settings("Settings of all methods that differ from their defaults", world.shared),
             table("What was run", header, rows),
             f'<p class="note">Steps and gradient updates are those of each run. Trained with {escape(versions)}.</p>',
-            f"<details open><summary>The exact commands</summary><pre><code>{escape(commands)}</code></pre></details>",
+            f"<details open><summary>The exact commands</summary><pre><code>{commands}</code></pre></details>",
         ]
     )
 

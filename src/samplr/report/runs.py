@@ -186,19 +186,21 @@ def show(value: Any) -> str:
     return " ".join(str(item) for item in value) if isinstance(value, list) else str(value)
 
 
-def command(batch: Batch) -> str:
-    """The command that trains these runs."""
+def command(batch: Batch) -> list[str]:
+    """The command that trains these runs, an option at a time."""
     config = batch.run.config
-    words = ["samplr", "train", to_json(config)["env"]["name"]]
-    words += ["--method", config.method] if config.method in METHODS else []
-    words += [] if config.method in METHODS else ["--teacher", config.teacher, "--grounding", config.grounding]
-    for name, value in differences(config).items():
-        words += _option(name.replace("_", "-"), value)
-    return shlex.join([*words, "--out", str(batch.path)])
+    named = config.method in METHODS
+    chosen = {"method": config.method} if named else {"teacher": config.teacher, "grounding": config.grounding}
+    options = {**chosen, **differences(config), "out": str(batch.path)}
+    first = ["samplr", "train", to_json(config)["env"]["name"]]
+    return [shlex.join(words) for words in (first, *(_option(name, value) for name, value in options.items()))]
 
 
 def _option(name: str, value: Any) -> list[str]:
+    *path, last = name.replace("_", "-").split(".")
     if isinstance(value, bool):
-        *path, last = name.split(".")
         return ["--" + ".".join([*path, last if value else f"no-{last}"])]
-    return [f"--{name}", *([str(item) for item in value] if isinstance(value, list) else [str(value)])]
+    return [
+        "--" + ".".join([*path, last]),
+        *([str(item) for item in value] if isinstance(value, list) else [str(value)]),
+    ]

@@ -19,6 +19,8 @@ CELL = (24, 12)
 _FONT_SIZE = 20.0
 _MARGIN = 18
 _CAPTION_HEIGHT = 42
+_LEAST_SHARE = 0.6
+"""A picture of the rooms alone shows at least this many pixels of the terminal for one of its own: no giants."""
 _LINES = 1 + ROWS + 2
 """Of the terminal: the message, the map and the bottom lines."""
 HEIGHT, WIDTH = _LINES * CELL[0] + 2 * _MARGIN + _CAPTION_HEIGHT, COLUMNS * CELL[1] + 2 * _MARGIN
@@ -77,6 +79,30 @@ def picture(
     _write(brush, _line(2 + ROWS), _condition(numbers))
     _add_caption(brush, apple_is_right=bool(apple_is_right))
     return np.asarray(image)
+
+
+def level_picture(
+    glyphs: Int16[np.ndarray, "21 79"], right: tuple[int, int], *, size: tuple[int, int] = (480, 320)
+) -> UInt8[np.ndarray, "height width 3"]:
+    """The rooms of a level alone, as large as they fit, with a frame around the right fruit.
+
+    Arguments:
+        glyphs: the whole map.
+        right: row and column of the right fruit.
+        size: width and height of the picture.
+    """
+    image = Image.fromarray(_map(glyphs, None))
+    height, width = CELL
+    top, left = right[0] * height, right[1] * width
+    ImageDraw.Draw(image).rectangle((left - 3, top - 1, left + width + 2, top + height), outline=_GREEN, width=2)
+    rows, columns = np.nonzero(glyphs != Glyph.STONE)
+    low = np.array([columns.min() * width, rows.min() * height])
+    high = np.array([(columns.max() + 1) * width, (rows.max() + 1) * height])
+    shown = np.array(size)
+    scale = max(_LEAST_SHARE, float(np.max((high - low + 2 * _MARGIN) / shown)))
+    corner = (low + high - shown * scale) / 2
+    box = (*corner.round().astype(int).tolist(), *(corner + shown * scale).round().astype(int).tolist())
+    return np.asarray(image.crop(box).resize(size, Image.Resampling.LANCZOS))
 
 
 # ---- the map

@@ -17,7 +17,7 @@ from samplr.envs.api import Encoder, GroundedEnvironment, Level, LevelSampler, S
 from samplr.envs.fruit_choice import networks, rules
 from samplr.envs.fruit_choice.display import Memory, look, nothing_seen, wall_shapes
 from samplr.envs.fruit_choice.glyphs import Glyph
-from samplr.envs.fruit_choice.picture import picture
+from samplr.envs.fruit_choice.picture import level_picture, picture
 from samplr.envs.fruit_choice.rooms import chain_of_rooms, check_rooms, sample_rooms
 from samplr.envs.fruit_choice.rules import Action, Eaten, Game
 from samplr.envs.fruit_choice.terrain import COLUMNS, MAX_ROOMS, ROWS, Rooms, Scene, Terrain, terrain_of
@@ -225,6 +225,13 @@ class FruitChoice(GroundedEnvironment):
         seen = {name: np.asarray(part) for name, part in self.observe(world, state).items()}
         prompt, right = int(state.game.prompt), bool(state.right.apple_is_right)
         return picture(seen["glyphs"], seen["blstats"], prompt, right, _whole_map(world, state.game.scene))
+
+    def render_level(self, world: FruitWorld, state: FruitState) -> UInt8[np.ndarray, "height width 3"]:
+        """The rooms alone, with a frame around the right fruit."""
+        scene, seen = state.game.scene, np.asarray(self.observe(world, state)["glyphs"])
+        glyphs = np.where(seen == Glyph.HERO, seen, _whole_map(world, scene))
+        right = np.asarray(scene.apple if state.right.apple_is_right else scene.banana)
+        return level_picture(glyphs, (int(right[0]), int(right[1])))
 
 
 def _nothing_learnt(evidence: None, right: RightFruit) -> Float[Array, ""]:
