@@ -3,6 +3,8 @@
 import dataclasses
 import multiprocessing
 import os
+import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -81,15 +83,23 @@ def test_a_simulator_that_copies_no_state_is_refused_for_fictitious_alone() -> N
         assert samplr.train(config(NoCopyIcyRoad(), method)).summary["updates"] == 2
 
 
+@pytest.fixture(scope="module")
+def unharmed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on which nothing went wrong."""
+    path = tmp_path_factory.mktemp("unharmed") / "run"
+    samplr.train(config(FaultyIcyRoad(), updates=4), path)
+    return path
+
+
 @pytest.mark.parametrize(
     ("fault", "patience", "sentence"),
     [
         ("killed", 60.0, "a worker process died (by signal 9): "),
-        ("hung", 2.0, "a worker process has not answered for 2 s (--patience-seconds): "),
+        ("hung", 5.0, "a worker process has not answered for 5 s (--patience-seconds): "),
     ],
 )
 def test_a_worker_that_dies_or_hangs_costs_what_came_after_the_checkpoint(
-    fault: str, patience: float, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fault: str, patience: float, sentence: str, tmp_path: Path, unharmed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flag, run = tmp_path / "flag", tmp_path / "run"
     wanted = config(FaultyIcyRoad(fault=fault, flag=str(flag)), updates=4, processes=2, patience_seconds=patience)
@@ -111,7 +121,17 @@ def test_a_worker_that_dies_or_hangs_costs_what_came_after_the_checkpoint(
     assert [row["update"] for row in read_metrics(run)] == [1, 2]
     assert not os.path.exists(flag)
 
-    samplr.train(wanted, run, resume=True)
-    samplr.train(dataclasses.replace(wanted, processes=0), tmp_path / "whole")
+    samplr.train(dataclasses.replace(wanted, processes=0), run, resume=True)
     assert [row["update"] for row in read_metrics(run)] == [1, 2, 3, 4]
-    assert_same(read_checkpoint(run).arrays, read_checkpoint(tmp_path / "whole").arrays)
+    assert_same(read_checkpoint(run).arrays, read_checkpoint(unharmed).arrays)
+
+
+def test_a_world_that_worker_processes_cannot_import_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    nowhere = types.ModuleType("nowhere")
+    lost = type("Lost", (FaultyIcyRoad,), {"__module__": "nowhere"})
+    monkeypatch.setitem(sys.modules, "nowhere", nowhere)
+    monkeypatch.setattr(nowhere, "Lost", lost, raising=False)
+    with pytest.raises(
+        SamplrError, match=r"^a worker process died while it started: the environment must be in a module"
+    ):
+        samplr.train(config(lost(), processes=2))

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import multiprocessing
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -54,7 +54,7 @@ class SimulatorPool:
         try:
             vector.close()
         except (EOFError, OSError):  # one has died since it was last asked
-            _kill(vector)
+            _give_up(vector)
 
     def _call(self, method: str, batch: Any) -> Any:
         if self._vector is None:
@@ -90,7 +90,7 @@ class SimulatorPool:
     def _abandon(self) -> None:
         vector, self._vector = self._vector, None
         if self._processes:
-            _kill(vector)
+            _give_up(vector)
 
     def _start(self) -> Any:
         shares = np.array_split(np.arange(self._simulators), max(self._processes, 1))
@@ -100,14 +100,16 @@ class SimulatorPool:
         ]
         if not self._processes:
             return SyncVectorEnv(crews)
+        before = multiprocessing.active_children()
         with _environment_of_workers():
             try:
                 # A process with threads, as any with JAX, cannot safely be forked.
                 return AsyncVectorEnv(crews, shared_memory=False, context="spawn")
             except (EOFError, OSError) as error:
+                _kill([process for process in multiprocessing.active_children() if process not in before])
                 raise SamplrError(
                     "a worker process died while it started: the environment must be in a module that can be "
-                    'imported, and a program that trains on it begins with `if __name__ == "__main__":`'
+                    'imported, and a program that trains on it has its code under `if __name__ == "__main__":`'
                 ) from error
 
 
@@ -133,12 +135,17 @@ def _how_it_died(vector: AsyncVectorEnv) -> str:
     return f"by signal {-codes[0]}" if codes and codes[0] < 0 else f"exit status {codes[0] if codes else 'unknown'}"
 
 
-def _kill(vector: AsyncVectorEnv) -> None:
-    """End the processes, whatever they are doing, and wait until they are gone."""
-    for process in vector.processes:
+def _kill(processes: Sequence[Any]) -> None:
+    """End processes, whatever they are doing, and wait until they are gone."""
+    for process in processes:
         process.kill()
-    for process in vector.processes:
+    for process in processes:
         process.join()
+
+
+def _give_up(vector: AsyncVectorEnv) -> None:
+    """End a vector environment that no longer answers; its own way to close would wait for it."""
+    _kill(vector.processes)
     for pipe in vector.parent_pipes:
         if pipe is not None:
             pipe.close()
