@@ -5,7 +5,6 @@ not, because one student drives them all. `samplr.evaluation.Estimate` has means
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -150,33 +149,43 @@ def interquartile_mean_interval(scores: Scores, *, shared_runs: bool, seed: int 
     has a score in every task, that would take its luck for independent and give intervals that are far too narrow: with
     `shared_runs` a drawn run brings its scores in all tasks.
     """
-    return _bootstrap(interquartile_mean, [scores], shared_runs=shared_runs, seed=seed)
+    (drawn,) = _resamples([scores], shared_runs=shared_runs, seed=seed)
+    return _interval(interquartile_mean(scores), stats.trim_mean(drawn.reshape(RESAMPLES, -1), 0.25, axis=1))
 
 
 def probability_of_improvement(a: Scores, b: Scores) -> float:
     """P(X > Y) + ½ P(X = Y) for a run X of a and Y of b, averaged over tasks: Mann and Whitney's U / (n_a n_b)."""
-    comparisons = np.sign(np.asarray(a, float)[:, None] - np.asarray(b, float)[None])
-    return float(np.mean((comparisons + 1) / 2))
+    return float(_improvement(np.asarray(a, float), np.asarray(b, float)))
+
+
+def _improvement(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    comparisons = np.sign(a[..., :, None, :] - b[..., None, :, :])
+    return (comparisons.mean(axis=(-3, -2, -1)) + 1) / 2
 
 
 def probability_of_improvement_interval(a: Scores, b: Scores, *, shared_runs: bool, seed: int = 0) -> Interval:
     """The same with a bootstrap interval; see `interquartile_mean_interval`."""
-    return _bootstrap(probability_of_improvement, [a, b], shared_runs=shared_runs, seed=seed)
+    return _interval(
+        probability_of_improvement(a, b), _improvement(*_resamples([a, b], shared_runs=shared_runs, seed=seed))
+    )
 
 
 RESAMPLES = 2000
 
 
-def _bootstrap(statistic: Callable[..., float], samples: list[Scores], *, shared_runs: bool, seed: int) -> Interval:
-    """The percentile interval of a statistic of samples whose runs are drawn with replacement."""
+def _resamples(samples: list[Scores], *, shared_runs: bool, seed: int) -> list[Float[np.ndarray, "n runs tasks"]]:
+    """Each sample many times over, its runs drawn with replacement."""
     rng = np.random.default_rng(seed)
 
-    def drawn(scores: Scores) -> Scores:
+    def drawn(scores: Scores) -> np.ndarray:
         runs, tasks = scores.shape
-        chosen = rng.integers(runs, size=(runs, 1 if shared_runs else tasks))
+        chosen = rng.integers(runs, size=(RESAMPLES, runs, 1 if shared_runs else tasks))
         return scores[chosen, np.arange(tasks)]
 
-    samples = [np.asarray(scores, float) for scores in samples]
-    draws = [statistic(*map(drawn, samples)) for _ in range(RESAMPLES)]
+    return [drawn(np.asarray(scores, float)) for scores in samples]
+
+
+def _interval(value: float, draws: np.ndarray) -> Interval:
+    """The percentile interval of a statistic."""
     low, high = np.quantile(draws, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return Interval(statistic(*samples), float(low), float(high))
+    return Interval(value, float(low), float(high))

@@ -154,7 +154,7 @@ class TestMore:
         assert done == [f"{name} seeds-0-1 training"]
         about = read_json(study / "data" / name / "variant.json")
         assert about["base"] == "samplr"
-        assert about["title"] == "SAMPLR, student.learning_rate=0.0003, fictitious.trace=matched"
+        assert about["title"] == "SAMPLR, learning_rate=0.0003, trace=matched"
         assert about["config"]["student"]["learning_rate"] == 3e-4
         assert about["config"]["fictitious"]["trace"] == "matched"
 

@@ -33,7 +33,7 @@ class Claim:
     does. Look at the power."""
 
 
-def tested(claim: Claim, a: Scores, b: Scores, basis: Basis) -> dict[str, Any] | None:
+def outcome_of(claim: Claim, a: Scores, b: Scores, basis: Basis) -> dict[str, Any] | None:
     """Test a claim over seeds; None where there are too few of them to tell."""
     if min(len(a), len(b)) < 2:
         return None

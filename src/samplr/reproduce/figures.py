@@ -14,23 +14,23 @@ from samplr.report import COLOURS, GREY
 from samplr.reproduce.records import Row, at_the_end, curve, pick, scores
 from samplr.reproduce.studies import Data
 
-STYLES = {
+STYLES: Mapping[str, tuple[str, Any]] = {
     "dr": (COLOURS["dr"], "-"),
     "plr": ("#E69F00", "-"),
     "robust_plr": (COLOURS["robust_plr"], "-"),
-    "naive": (COLOURS["naive"], "-"),
+    "naive": (COLOURS["naive"], (0, (5, 1))),
     "samplr": (COLOURS["samplr"], "-"),
     "samplr_m4": (COLOURS["samplr"], "--"),
     "samplr_m16": (COLOURS["samplr"], ":"),
     "samplr_exact": (COLOURS["samplr_exact"], "-"),
 }
-"""Okabe and Ito's colours, as in the other figures; more draws of the posterior are broken lines."""
+"""Okabe and Ito's colours, as in the other figures, and broken lines where two of them are near each other."""
 
 MARKERS = {"": "o", "oracle": "s", "grounded": "^"}
 """Of the scores that teachers of the theory study go by."""
 
 
-def style(data: Data, name: str) -> tuple[str, str]:
+def style(data: Data, name: str) -> tuple[str, Any]:
     """Colour and line of a variant: those of its method; with settings of the user's, dashes and dots."""
     own = data.variants[name].base or name
     colour, line = STYLES[max((key for key in STYLES if own.startswith(key)), key=len)]
@@ -38,7 +38,7 @@ def style(data: Data, name: str) -> tuple[str, str]:
 
 
 def _figure(width: float, height: float) -> Figure:
-    matplotlib.rcParams["font.size"] = 10
+    matplotlib.rcParams["font.size"] = 11
     return Figure(figsize=(width, height), layout="constrained")
 
 
@@ -76,12 +76,16 @@ def _plain_numbers(axis: Axis) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def _legend(figure: Figure, axes: Sequence[Axes]) -> None:
-    """One legend for all, above them."""
+def _legend(figure: Any, axes: Sequence[Axes]) -> None:
+    """One legend for all, above them; a figure grows by its rows."""
     found = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
-    if found:
-        columns = min(len(found), 4)
-        figure.legend(found.values(), found.keys(), loc="outside upper center", ncols=columns, frameon=False)
+    if not found:
+        return
+    width = figure.get_window_extent().width / figure.dpi
+    columns = max(1, min(len(found), 4, int(11 * width / (7 + max(map(len, found))))))
+    figure.legend(found.values(), found.keys(), loc="outside upper center", ncols=columns, frameon=False)
+    if isinstance(figure, Figure):
+        figure.set_figheight(figure.get_figheight() + 0.23 * -(-len(found) // columns))
 
 
 def _of(rows: Sequence[Row], name: str) -> list[Row]:
@@ -91,7 +95,7 @@ def _of(rows: Sequence[Row], name: str) -> list[Row]:
 def theory(data: Data) -> Figure:
     """Regret to the Bayes optimum along training, and what is left of it in the end under every score."""
     exact = data.of("exact")
-    figure = _figure(10, 7.4)
+    figure = _figure(9, 7.6)
     halves: Any = figure.subfigures(2, 1, height_ratios=[1, 1.15])
     top, bottom = halves
     axes = top.subplots(1, 3)
@@ -167,7 +171,7 @@ def ice_of(row: Row) -> float | None:
 
 def ice_seen(data: Data) -> Figure:
     """The share of visited tiles with ice during training."""
-    figure = _figure(6.4, 4.2)
+    figure = _figure(6.4, 4)
     axis = figure.subplots()
     for name in data.variants:
         rows = [{**row, "ice": ice_of(row)} for row in _of(data.of("training"), name)]
@@ -181,8 +185,8 @@ def ice_seen(data: Data) -> Figure:
 def returns_by_ice(data: Data, paper: Mapping[str, Mapping[str, tuple[float, float]]]) -> Figure:
     """Zero-shot return on the F1 circuits by rate of ice: ours, and the paper's."""
     f1 = at_the_end(data.of("f1"))
-    figure = _figure(10, 4.4)
-    ours, theirs = figure.subplots(1, 2, sharey=True)
+    figure = _figure(9, 4.4)
+    ours, theirs = figure.subplots(1, 2, sharex=True, sharey=True)
     rates = sorted({row["ice"] for row in f1 if str(row["ice"]).startswith("q=")}) or ["q=0.2"]
     x = {rate: float(rate.removeprefix("q=")) for rate in rates}
     for name in data.variants:
@@ -216,7 +220,7 @@ def driving_curves(data: Data, along: str) -> Figure:
         *[(f"{track}, q=0.2", _rows_on(data, track)) for track in tracks],
     ]
     columns = min(2, len(panels))
-    figure = _figure(5 * columns, 3.4 * -(-len(panels) // columns) + 0.6)
+    figure = _figure(4.5 * columns, 3.2 * -(-len(panels) // columns) + 0.6)
     axes = list(np.ravel(figure.subplots(-(-len(panels) // columns), columns, squeeze=False)))
     for axis, (title, rows_of) in zip(axes, panels, strict=False):
         for name in data.variants:
@@ -235,7 +239,7 @@ def _rows_on(data: Data, track: str) -> Callable[[str], list[Row]]:
 
 def fruit_training(data: Data, variants: Sequence[str]) -> Figure:
     """Returns and rooms solved, in training (dotted) and at test, and rooms presented."""
-    figure = _figure(11, 4)
+    figure = _figure(9, 3.8)
     axes = figure.subplots(1, 3)
     panels = [("return", "return"), ("rooms_solved", "rooms solved"), ("rooms", "rooms presented")]
     for axis, (name, label) in zip(axes, panels, strict=True):
@@ -254,7 +258,7 @@ def fruit_training(data: Data, variants: Sequence[str]) -> Figure:
 
 def fruit_choices(data: Data, variants: Sequence[str]) -> Figure:
     """How training episodes end: with the apple, the banana, or no fruit."""
-    figure = _figure(11, 4)
+    figure = _figure(9, 3.8)
     axes = figure.subplots(1, 3, sharey=True)
     for axis, end in zip(axes, ("no fruit", "apple", "banana"), strict=True):
         for variant in variants:
@@ -277,7 +281,7 @@ def _ended_with(row: Row, end: str) -> float | None:
 
 def fruit_by_q(data: Data, by_q: Mapping[float, Sequence[str]]) -> Figure:
     """Test returns by q, and the share of the levels trained on in which the apple is right."""
-    figure = _figure(11, 6.4)
+    figure = _figure(9, 6)
     grid = figure.subplots(2, len(by_q), sharex="col", squeeze=False)
     for column, (q, variants) in enumerate(by_q.items()):
         above, below = grid[0, column], grid[1, column]

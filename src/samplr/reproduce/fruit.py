@@ -7,7 +7,7 @@ from rich import box
 from rich.table import Table
 
 from samplr.reproduce import figures
-from samplr.reproduce.comparisons import BASES, Basis, Claim, cell, claims_tables, estimate, tested
+from samplr.reproduce.comparisons import BASES, Basis, Claim, cell, claims_tables, estimate, outcome_of
 from samplr.reproduce.exams import SuiteExam
 from samplr.reproduce.folder import TRAINING
 from samplr.reproduce.records import Row, at_equal_updates, at_the_end, scores
@@ -70,7 +70,7 @@ def _at_equal_updates_by_q(data: Data, rows: Sequence[Row]) -> list[Row]:
 
 def _tested(variants: Mapping[str, Sequence[Row]], basis: Basis) -> list[dict[str, Any]]:
     found = [
-        tested(claim, scores(variants[claim.a], claim.figure), scores(variants[claim.b], claim.figure), basis)
+        outcome_of(claim, scores(variants[claim.a], claim.figure), scores(variants[claim.b], claim.figure), basis)
         for claim in claims()
         if claim.a in variants and claim.b in variants
     ]

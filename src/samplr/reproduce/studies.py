@@ -112,7 +112,7 @@ def with_settings(variants: Mapping[str, Variant], settings: Mapping[str, Any]) 
     """Variants with further settings, under names of their own."""
     if not settings:
         return dict(variants)
-    label = ", ".join(f"{name}={value}" for name, value in settings.items())
+    label = ", ".join(f"{name.split('.')[-1]}={value}" for name, value in settings.items())
     # Letters, digits, dots and dashes: a name is also a folder's.
     suffix = "".join(c if c.isalnum() or c in "._" else "-" for c in "-".join(f"{n}-{v}" for n, v in settings.items()))
     return {

@@ -8,7 +8,7 @@ from rich import box
 from rich.table import Table
 
 from samplr.reproduce import figures
-from samplr.reproduce.comparisons import BASES, Basis, Claim, cell, claims_tables, estimate, tested
+from samplr.reproduce.comparisons import BASES, Basis, Claim, cell, claims_tables, estimate, outcome_of
 from samplr.reproduce.exams import SuiteExam
 from samplr.reproduce.folder import TRAINING
 from samplr.reproduce.records import Row, at_equal_updates, at_the_end, pick, score_matrix, scores
@@ -94,7 +94,7 @@ def report(data: Data) -> Report:
         "curves_by_steps": figures.driving_curves(data, "steps"),
         "curves_by_gradient_updates": figures.driving_curves(data, "gradient_updates"),
     }
-    tables = [_rich_table(data, basis, results["table"][basis]) for basis in BASES]
+    tables = [table for basis in BASES for table in _rich_tables(data, basis, results["table"][basis])]
     tables += claims_tables(results["claims"], 1)
     return Report(results, tables, figures_drawn)
 
@@ -116,11 +116,11 @@ def _tested(
         if claim.a not in variants or claim.b not in variants:
             continue
         if claim.figure == "ice":
-            one = tested(claim, ice.get(claim.a, {}), ice.get(claim.b, {}), basis)
+            one = outcome_of(claim, ice.get(claim.a, {}), ice.get(claim.b, {}), basis)
             found.append(one)
             continue
         a, b = (pick(variants[name], ice=claim.figure) for name in (claim.a, claim.b))
-        one = tested(claim, scores(a, "return"), scores(b, "return"), basis)
+        one = outcome_of(claim, scores(a, "return"), scores(b, "return"), basis)
         if one is not None:
             improvement = probability_of_improvement_interval(
                 score_matrix(a, "return", "track"), score_matrix(b, "return", "track"), shared_runs=True
@@ -147,7 +147,7 @@ def past_the_paper(data: Data, rows: Sequence[Row], basis: Basis) -> list[dict[s
                 refuted_if_shown=under_ground_truth,
             )
             a, b = (scores(pick(of, ice=condition), "return") for of in (ours, paper))
-            one = tested(claim, a, b, basis)
+            one = outcome_of(claim, a, b, basis)
             if one is not None:
                 found.append({**one, "setting": "past the paper"})
     return found
@@ -171,25 +171,39 @@ def _column(f1: Sequence[Row], on_tracks: Sequence[Row], ice: Mapping[int, float
     return column
 
 
-def _rich_table(data: Data, basis: str, columns: Mapping[str, Mapping[str, Any]]) -> Table:
-    table = Table(
-        title=f"Icy F1 returns at equal {basis}: mean ± standard error over seeds",
-        caption="interquartile means, intervals and power are in results.json",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 0, 0, 1),
-    )
-    table.add_column("condition", no_wrap=True)
+def _rich_tables(data: Data, basis: str, columns: Mapping[str, Mapping[str, Any]]) -> list[Table]:
+    """A table for the study's own variants, and one for each of the user's settings."""
+    by_setting = groups(data, [{"variant": name} for name in columns])
+    return [
+        _rich_table(
+            f"Icy F1 returns at equal {basis}" + (f", {setting}" if setting else ""),
+            {base: columns[rows[0]["variant"]] for base, rows in variants.items()},
+            with_paper=basis == "steps" and not setting,
+        )
+        for setting, variants in by_setting.items()
+    ]
+
+
+def _rich_table(title: str, columns: Mapping[str, Mapping[str, Any]], *, with_paper: bool) -> Table:
+    caption = "mean ± standard error over seeds; results.json has interquartile means and worst tracks"
+    table = Table(title=title, caption=caption, box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1))
+    table.add_column("", no_wrap=True)
     for name in columns:
-        table.add_column(data.variants[name].title, justify="right", no_wrap=True)
-    table.add_row("gradient updates", *[f"{column['gradient_updates']}" for column in columns.values()])
+        table.add_column(TABLE1.variants[name].title, justify="right")
+    table.add_row("updates", *[f"{column['gradient_updates']}" for column in columns.values()])
     for condition in CONDITIONS:
-        table.add_row(condition, *[_cell(column.get(condition), 1) for column in columns.values()])
-        if basis == "steps" and any(condition in PAPER.get(name, {}) for name in columns):
-            table.add_row("  the paper", *[_of_paper(name, condition) for name in columns])
-    table.add_row("new random tracks", *[_cell(column["random_tracks"], 1) for column in columns.values()])
-    table.add_row("  worst 10 %", *[_cell(column["random_tracks_worst"], 1) for column in columns.values()])
-    table.add_row("ice per tile driven", *[_cell(column["ice"], 4) for column in columns.values()])
+        table.add_row(condition, *[_cell(column.get(condition), 0) for column in columns.values()])
+        if with_paper and any(condition in PAPER.get(name, {}) for name in columns):
+            table.add_row("  paper", *[_of_paper(name, condition) for name in columns])
+    table.add_row("new tracks", *[_cell(column["random_tracks"], 0) for column in columns.values()])
+    table.add_row("  worst 10 %", *[_cell(column["random_tracks_worst"], 0) for column in columns.values()])
+    table.add_row("ice seen, %", *[_cell(_in_percent(column["ice"]), 1) for column in columns.values()])
     return table
+
+
+def _in_percent(estimated: Mapping[str, Any]) -> dict[str, Any]:
+    numbers = {name: estimated[name] for name in ("mean", "standard_error")}
+    return {name: None if number is None else 100 * number for name, number in numbers.items()}
 
 
 def _cell(estimated: Mapping[str, Any] | None, digits: int) -> str:
@@ -198,7 +212,7 @@ def _cell(estimated: Mapping[str, Any] | None, digits: int) -> str:
 
 def _of_paper(name: str, condition: str) -> str:
     numbers = PAPER.get(name, {}).get(condition)
-    return f"{numbers[0]:g}±{numbers[1]:g}" if numbers else ""
+    return f"{numbers[0]:.0f}±{numbers[1]:.0f}" if numbers else ""
 
 
 TABLE1 = Study(

@@ -21,7 +21,7 @@ from samplr.config import Config
 from samplr.envs.icy_road import IcyRoad, solution
 from samplr.envs.icy_road.world import EVALUATED_RATES
 from samplr.reproduce import figures
-from samplr.reproduce.comparisons import BASES, Claim, cell, claims_tables, estimate, tested
+from samplr.reproduce.comparisons import BASES, Claim, cell, claims_tables, estimate, outcome_of
 from samplr.reproduce.folder import TRAINING
 from samplr.reproduce.records import Row, at_equal_updates, at_the_end, scores
 from samplr.reproduce.studies import Data, Examiner, Report, Study, Variant, groups
@@ -130,7 +130,7 @@ def report(data: Data) -> Report:
 
 def _tested(variants: Mapping[str, Sequence[Row]], basis: Any) -> list[dict[str, Any]]:
     found = [
-        tested(claim, scores(variants[claim.a], claim.figure), scores(variants[claim.b], claim.figure), basis)
+        outcome_of(claim, scores(variants[claim.a], claim.figure), scores(variants[claim.b], claim.figure), basis)
         for claim in claims()
         if claim.a in variants and claim.b in variants
     ]

@@ -1,0 +1,103 @@
+"""Numbers made up for the reports: every method has a level of its own, every seed its luck."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from samplr.reproduce.folder import Batch, StudyFolder
+from samplr.reproduce.studies import Study, Variant, with_settings
+from samplr.reproduce.table1 import CONDITIONS
+
+DRIVERS = {"dr": 80.0, "plr": 40.0, "robust_plr": 0.0, "naive": 90.0, "samplr": 160.0}
+ICE = {"dr": 0.06, "plr": 0.05, "robust_plr": 0.03, "naive": 0.062, "samplr": 0.1}
+EATERS = {"dr": 1.0, "robust_plr": 0.4, "naive": 2.4}
+TRACKS = ("Germany", "Italy", "Singapore")
+SEEDS = range(6)
+
+
+def fill(root: Path, study: Study, names: list[str], settings: dict[str, Any] | None = None) -> StudyFolder:
+    """A folder with made-up numbers of some variants."""
+    folder = StudyFolder.open(root, study, None)
+    variants = with_settings({name: study.variants[name] for name in names}, settings or {})
+    folder.register(variants)
+    make = {"table1": _drive, "fruit": _eat}[study.name]
+    for place, (name, variant) in enumerate(variants.items()):
+        rng = np.random.default_rng(place)
+        for kind, rows in make(study, variant, rng, ahead=50.0 if settings else 0.0).items():
+            folder.write(Batch(name, SEEDS), kind, rows, {"device": "abacus", "seconds": 1.0, "work": 1.0})
+    return folder
+
+
+def _times(study: Study, variant: Variant, count: int) -> list[dict[str, int]]:
+    """Evenly along training; a robust teacher learns half as often."""
+    pace = 1 if variant.method in ("dr", "plr") else 2
+    return [
+        {"update": 10 * t, "steps": study.steps * t // count, "gradient_updates": 10 * t // pace}
+        for t in range(1, count + 1)
+    ]
+
+
+def _drive(study: Study, variant: Variant, rng: np.random.Generator, ahead: float) -> dict[str, list[dict[str, Any]]]:
+    luck = rng.normal(0, 8, len(SEEDS))
+    times = _times(study, variant, 10)
+    phase = "new" if variant.method == "dr" else "replay"
+
+    def score(seed: int, time: dict[str, int], harder: float = 0.0) -> float:
+        gone = time["update"] / times[-1]["update"]
+        return float(500 * gone + DRIVERS[variant.method] + ahead - harder + luck[seed] + rng.normal(0, 4))
+
+    empty = dict.fromkeys(study.training_figures)
+    training = [
+        {"seed": s, **t, "seconds": 1.0, **empty, f"{phase}/icy_share": ICE[variant.method] + rng.normal(0, 0.004)}
+        for t in times
+        for s in SEEDS
+    ]
+    matched = [times[4], times[9]] if phase == "new" or variant.method == "plr" else [times[9]]
+    f1 = [
+        {"seed": s, **t, "condition": "…", "track": track, "ice": ice, "return": score(s, t, 120.0 * place)}
+        for t in matched
+        for place, ice in enumerate(CONDITIONS)
+        for track in TRACKS
+        for s in SEEDS
+    ]
+    tracks = [
+        {"seed": s, **t, "condition": "ground_truth", "return": score(s, t), "return_cvar": score(s, t, 300.0)}
+        for t in times
+        for s in SEEDS
+    ]
+    validation = [{"seed": s, **t, "condition": c, "return": score(s, t)} for t in times for c in TRACKS for s in SEEDS]
+    return {"training": training, "f1": f1, "ground_truth": tracks, "validation": validation}
+
+
+def _eat(study: Study, variant: Variant, rng: np.random.Generator, ahead: float) -> dict[str, list[dict[str, Any]]]:
+    times, best, q = _times(study, variant, 10), EATERS[variant.method], variant.changes["env.q"]
+    phase = "new" if variant.method == "dr" else "replay"
+    empty = dict.fromkeys(study.training_figures)
+
+    def at(time: dict[str, int]) -> dict[str, float]:
+        solved = best / 3 * time["update"] / times[-1]["update"]
+        noise = float(rng.normal(0, 0.02))
+        return {
+            "return": best * solved + noise,
+            "solved": solved,
+            "ate_apple": 0.2 * solved,
+            "ate_banana": 0.8 * solved,
+            "rooms": 1 + 7 * solved + noise,
+            "rooms_solved": 8 * solved * solved + noise,
+        }
+
+    def trained(time: dict[str, int]) -> dict[str, float]:
+        swing = 0.25 * np.sin(time["update"] / 8) if variant.method == "robust_plr" else 0.0
+        told = {f"{phase}/{name}": value for name, value in at(time).items()}
+        return {**told, "shift/apple/real_mean": float(q + swing + rng.normal(0, 0.01))}
+
+    def test(time: dict[str, int]) -> dict[str, float]:
+        return {**at(time), "died": 0.01, "return_cvar": 0.0}
+
+    conditions = [f"{n} rooms" for n in range(1, 9)]
+    return {
+        "training": [{"seed": s, **t, "seconds": 1.0, **empty, **trained(t)} for t in times for s in SEEDS],
+        "ground_truth": [{"seed": s, **t, "condition": "ground_truth", **test(t)} for t in times for s in SEEDS],
+        "rooms": [{"seed": s, **times[-1], "condition": c, **test(times[-1])} for c in conditions for s in SEEDS],
+    }

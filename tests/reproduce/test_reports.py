@@ -1,0 +1,277 @@
+"""Reports: claims, tables and figures follow from the numbers alone."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from reproduce.synthetic import DRIVERS, ICE, SEEDS, fill
+from samplr.reproduce import FRUIT, STUDIES, TABLE1, THEORY, figures, reproduce, table1
+from samplr.reproduce.comparisons import Claim, cell, claims_tables, estimate, outcome_of
+from samplr.reproduce.folder import Batch, StudyFolder
+from samplr.reproduce.studies import Data, Report
+from samplr.statistics import welch
+
+DRIVING = ["dr", "robust_plr", "naive", "samplr", "plr"]
+
+
+@pytest.fixture(scope="module")
+def driving(tmp_path_factory: pytest.TempPathFactory) -> tuple[Data, Report]:
+    root = tmp_path_factory.mktemp("table1") / "out"
+    fill(root, TABLE1, DRIVING)
+    folder = fill(root, TABLE1, ["samplr"], {"student.learning_rate": 3e-4})
+    return folder.load(), reproduce(TABLE1, root, only="report", progress=False)
+
+
+@pytest.fixture(scope="module")
+def eating(tmp_path_factory: pytest.TempPathFactory) -> tuple[Data, Report]:
+    root = tmp_path_factory.mktemp("fruit") / "out"
+    folder = fill(root, FRUIT, list(FRUIT.variants))
+    return folder.load(), reproduce(FRUIT, root, only="report", progress=False)
+
+
+def found(report: Report, **wanted: Any) -> list[dict[str, Any]]:
+    return [row for row in report.results["claims"] if all(row[name] == value for name, value in wanted.items())]
+
+
+def lines(figure: Figure, axis: int = 0) -> dict[str, Any]:
+    return {str(line.get_label()): line for line in figure.axes[axis].lines}
+
+
+class TestClaims:
+    A, B = {0: 1.0, 1: 2.0, 2: 4.0}, {0: 5.0, 1: 6.0, 2: 9.0}
+
+    def test_what_welch_says(self) -> None:
+        expected = welch([1.0, 2.0, 4.0], [5.0, 6.0, 9.0], "less")
+        row = outcome_of(Claim("below", "return", "a", "b", "less"), self.A, self.B, "steps")
+        assert row is not None
+        assert (row["p_value"], row["power"]) == (expected.p_value, expected.power)
+        assert (row["low"], row["high"]) == (expected.difference.low, expected.difference.high)
+        assert row["holds"] is True
+        assert row["seeds"] == [3, 3]
+
+    def test_a_claim_that_something_is_not_so_falls_when_it_is_shown(self) -> None:
+        below = Claim("not below", "return", "a", "b", "less", refuted_if_shown=True)
+        assert outcome_of(below, self.A, self.B, "steps")["holds"] is False
+        assert outcome_of(below, self.B, self.A, "steps")["holds"] is True
+
+    def test_one_seed_tells_nothing(self) -> None:
+        assert outcome_of(Claim("below", "return", "a", "b", "less"), {0: 1.0}, self.B, "steps") is None
+
+    def test_estimates_in_cells(self) -> None:
+        assert cell(estimate({0: 1.0, 1: 3.0}), 1) == "2.0±1.0"
+        assert cell(estimate({0: 1.0}), 1) == "1.0"
+        assert cell(estimate({}), 1) == "–"
+
+    def test_a_table_for_each_claim_and_figure(self) -> None:
+        row = {**outcome_of(Claim("below", "return", "a", "b", "less"), self.A, self.B, "steps"), "setting": ""}
+        tables = claims_tables([row, row, {**row, "figure": "worst_return"}], 1)
+        assert [(table.title, table.row_count) for table in tables] == [
+            ("below: return", 2),
+            ("below: worst return", 1),
+        ]
+
+
+class TestTable1:
+    def test_a_condition_is_a_track_and_its_ice(self) -> None:
+        assert table1.track_and_ice("Italy q=0.2") == {"track": "Italy", "ice": "q=0.2"}
+        assert table1.track_and_ice("Great Britain") == {"track": "Great Britain", "ice": "Beta(1,15)"}
+
+    def test_the_conditions_are_those_of_the_suite(self) -> None:
+        env = TABLE1.config(TABLE1.variants["dr"], steps=2000).env
+        conditions = [table1.track_and_ice(name) for name in env.suites()["f1"]]
+        assert {condition["ice"] for condition in conditions} == set(table1.CONDITIONS)
+        assert len({condition["track"] for condition in conditions}) == 20
+        f1 = TABLE1.exams[0]
+        assert f1.parts(TABLE1.config(TABLE1.variants["dr"], steps=2000)) == 6
+
+    def test_a_column_has_every_condition(self, driving: tuple[Data, Report]) -> None:
+        data, report = driving
+        for basis in ("steps", "gradient updates"):
+            columns = report.results["table"][basis]
+            assert list(columns) == list(data.variants)
+            for column in columns.values():
+                assert set(table1.CONDITIONS) < set(column)
+                assert column["random_tracks_worst"]["mean"] < column["random_tracks"]["mean"]
+        rows = [r for r in data.of("f1") if (r["variant"], r["ice"], r["update"]) == ("dr", "q=0.4", 100)]
+        per_seed = [np.mean([row["return"] for row in rows if row["seed"] == seed]) for seed in SEEDS]
+        cell_of_dr = report.results["table"]["steps"]["dr"]["q=0.4"]
+        assert cell_of_dr["mean"] == pytest.approx(np.mean(per_seed))
+        assert cell_of_dr["standard_error"] == pytest.approx(np.std(per_seed, ddof=1) / np.sqrt(len(SEEDS)))
+        iqm = cell_of_dr["interquartile_mean"]
+        assert iqm["low"] < iqm["value"] < iqm["high"]
+
+    def test_equal_gradient_updates_compare_dr_halfway(self, driving: tuple[Data, Report]) -> None:
+        columns = driving[1].results["table"]["gradient updates"]
+        assert {name: column["gradient_updates"] for name, column in columns.items()} == dict.fromkeys(columns, 50)
+        assert (columns["dr"]["steps"], columns["samplr"]["steps"]) == (2_500_000, 5_000_000)
+
+    @pytest.mark.parametrize("basis", ["steps", "gradient updates"])
+    def test_all_claims_are_tested_and_hold_in_a_world_made_for_them(
+        self, driving: tuple[Data, Report], basis: str
+    ) -> None:
+        rows = found(driving[1], basis=basis, setting="")
+        assert [(row["a"], row["b"], row["figure"]) for row in rows] == [
+            ("robust_plr", "samplr", "Beta(1,15)"),
+            ("samplr", "dr", "Beta(1,15)"),
+            ("samplr", "naive", "Beta(1,15)"),
+            *[("samplr", other, q) for q in ("q=0.4", "q=0.6") for other in ("dr", "robust_plr", "naive")],
+            *[("samplr", other, "ice") for other in ("dr", "naive")],
+            *[("robust_plr", other, "ice") for other in ("dr", "naive")],
+        ]
+        assert all(row["holds"] for row in rows)
+        improved = [row["probability_of_improvement"]["value"] for row in rows if row["figure"] in ("q=0.4", "q=0.6")]
+        assert min(improved) > 0.9
+
+    def test_a_claim_that_fails_is_told(self, driving: tuple[Data, Report], monkeypatch: pytest.MonkeyPatch) -> None:
+        wrong = Claim("wrong", "q=0.4", "robust_plr", "samplr", "greater")
+        monkeypatch.setattr(table1, "claims", lambda: [wrong])
+        rows = [row for row in table1.report(driving[0]).results["claims"] if row["claim"] == "wrong"]
+        assert [row["holds"] for row in rows] == [False, False]
+        assert all(row["p_value"] > 0.9 for row in rows)
+
+    def test_ice_is_what_the_levels_trained_on_had(self, driving: tuple[Data, Report]) -> None:
+        columns = driving[1].results["table"]["steps"]
+        for name in DRIVING:
+            assert columns[name]["ice"]["mean"] == pytest.approx(ICE[name], abs=0.003)
+
+    def test_our_variants_are_compared_with_the_papers_samplr(self, driving: tuple[Data, Report]) -> None:
+        rows = found(driving[1], setting="past the paper", basis="steps")
+        assert [(row["b"], row["figure"]) for row in rows] == [("samplr", c) for c in ("q=0.4", "q=0.6", "Beta(1,15)")]
+        assert {row["a"] for row in rows} == {"samplr-student.learning_rate-0.0003"}
+        assert all(row["holds"] and row["difference"] > 20 for row in rows)
+
+    def test_the_papers_numbers_stand_beside_ours(self, driving: tuple[Data, Report]) -> None:
+        table = driving[1].tables[0]
+        columns = {str(column.header): list(column.cells) for column in table.columns}
+        place = columns[""].index("q=0.4")
+        assert columns[""][place + 1] == "  paper"
+        assert [columns[name][place + 1] for name in ("DR", "PLR⊥", "naive", "SAMPLR", "PLR")] == [
+            "95±41",
+            "43±38",
+            "75±39",
+            "195±11",
+            "",
+        ]
+
+    def test_figures_hold_the_right_curves(self, driving: tuple[Data, Report]) -> None:
+        data, report = driving
+        assert set(report.figures) == {"ice_seen", "returns_by_ice", "curves_by_steps", "curves_by_gradient_updates"}
+        seen = lines(report.figures["ice_seen"])
+        assert np.mean(seen["PLR⊥"].get_ydata()) == pytest.approx(ICE["robust_plr"], abs=0.003)
+        by_updates = lines(report.figures["curves_by_gradient_updates"])
+        assert max(by_updates["DR"].get_xdata()) == 100
+        assert max(by_updates["SAMPLR"].get_xdata()) == 50
+        assert by_updates["SAMPLR"].get_ydata()[-1] == pytest.approx(500 + DRIVERS["samplr"], abs=20)
+        assert by_updates["SAMPLR"].get_color() == figures.STYLES["samplr"][0]
+        assert [axis.get_title() for axis in report.figures["curves_by_steps"].axes] == [
+            "new random tracks",
+            *[f"{track}, q=0.2" for track in ("Germany", "Italy", "Singapore")],
+        ]
+        ours, theirs = report.figures["returns_by_ice"].axes[:2]
+        assert len(ours.containers) == len(data.variants)
+        assert len(theirs.containers) == 4
+
+
+class TestFruit:
+    def test_every_q_has_its_order_tested(self, eating: tuple[Data, Report]) -> None:
+        rows = found(eating[1], basis="steps")
+        assert len(rows) == 9
+        assert all(row["holds"] for row in rows)
+        assert (rows[0]["a"], rows[0]["b"]) == ("naive_q0.7", "dr_q0.7")
+
+    def test_a_row_for_each_method_and_q(self, eating: tuple[Data, Report]) -> None:
+        table = eating[1].results["table"]["steps"]
+        assert list(table) == list(FRUIT.variants)
+        assert table["dr_q0.3"]["apple_levels"]["mean"] == pytest.approx(0.3, abs=0.01)
+        assert list(table["dr_q0.3"]["solved_by_rooms"]) == [f"{n} rooms" for n in range(1, 9)]
+        assert eating[1].results["table"]["gradient updates"]["dr_q0.7"]["gradient_updates"] == 50
+
+    def test_figures_hold_the_right_curves(self, eating: tuple[Data, Report]) -> None:
+        drawn = eating[1].figures
+        assert set(drawn) == {"training", "choices", "by_q"}
+        returns, solved, presented = drawn["training"].axes
+        assert [axis.get_ylabel() for axis in (returns, solved, presented)] == [
+            "return",
+            "rooms solved",
+            "rooms presented",
+        ]
+        # Training and test of three methods, and the legend's example of a dotted line.
+        assert (len(returns.lines), len(presented.lines)) == (7, 3)
+        nothing, apple, banana = (lines(drawn["choices"], axis)["naive, q=0.7"].get_ydata() for axis in range(3))
+        np.testing.assert_allclose(nothing + apple + banana, 1)
+        assert banana[-1] > apple[-1]
+        shares = drawn["by_q"].axes[3]
+        assert np.ptp(shares.lines[1].get_ydata()) > 0.3  # PLR⊥ swings, DR does not
+        assert np.ptp(shares.lines[0].get_ydata()) < 0.1
+
+    def test_levels_trained_on_are_the_replayed_ones_or_all_of_dr(self) -> None:
+        replays = {"new/return": 1.0, "replay/return": 2.0}
+        assert figures.on_trained_levels(replays, "return") == 2.0
+        assert figures.on_trained_levels({"new/return": 1.0, "replay/return": None}, "return") == 1.0
+        before_any_end = {"new/return": 1.0, "replay/return": None, "replay/rooms": 3.0}
+        assert figures.on_trained_levels(before_any_end, "return") is None
+
+
+def _theory_rows(learned: int, regret: Sequence[float]) -> list[dict[str, Any]]:
+    names = ("utility", "share", "return_q=0.8", "value_rmse", "worst_level_regret")
+    return [
+        {
+            "seed": seed,
+            **{"update": update, "steps": 768 * update, "gradient_updates": min(update, learned)},
+            **dict.fromkeys(names, 16.87 - value),
+            **{"regret": value, "worst_history_regret": 2 * value},
+        }
+        for update in (5, 10)
+        for seed, value in enumerate(regret)
+    ]
+
+
+class TestTheory:
+    @pytest.fixture
+    def data(self, tmp_path: Path) -> Data:
+        folder = StudyFolder.open(tmp_path / "out", THEORY, None)
+        regrets = {"dr": 0.5, "robust_plr": 5.0, "samplr": 0.1, "samplr_oracle": 0.05, "naive_oracle": 0.4}
+        folder.register({name: THEORY.variants[name] for name in regrets})
+        for name, regret in regrets.items():
+            rows = _theory_rows(10 if name == "dr" else 8, [regret, 1.1 * regret, 0.9 * regret])
+            folder.write(Batch(name, range(3)), "exact", rows, {})
+        return folder.load()
+
+    def test_claims(self, data: Data) -> None:
+        report = THEORY.report(data)
+        rows = found(report, basis="steps")
+        assert {(row["a"], row["b"]): row["holds"] for row in rows} == {
+            ("robust_plr", "dr"): True,
+            ("robust_plr", "samplr"): True,
+            ("samplr_oracle", "dr"): True,
+            ("samplr_oracle", "naive_oracle"): True,
+        }
+        assert rows[0]["difference"] == pytest.approx(-4.5)
+        json.dumps(report.results)
+
+    def test_the_figure_has_curves_of_the_guessed_score_and_marks_of_all(self, data: Data) -> None:
+        figure = THEORY.report(data).figures["theory"]
+        assert set(lines(figure)) == {"DR", "PLR⊥", "SAMPLR"}
+        assert lines(figure)["PLR⊥"].get_ydata()[-1] == pytest.approx(5.0)
+        marks = figure.axes[3]
+        assert len(marks.containers) == 4  # naive itself was not trained, so it has no row
+
+    def test_every_method_has_every_score(self) -> None:
+        assert len(THEORY.variants) == 8 + 7 + 7
+        for name, variant in THEORY.variants.items():
+            THEORY.config(variant, steps=1000)
+            assert ("replay.score" in variant.changes) == name.endswith(("_oracle", "_grounded"))
+
+
+@pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES)
+def test_every_variant_can_be_configured(study: Any) -> None:
+    for variant in study.variants.values():
+        config = study.config(variant, steps=study.steps, seeds=3, first_seed=7)
+        assert (config.seeds, config.first_seed, config.steps) == (3, 7, study.steps)
+        updates = study.steps / (config.workers * config.rollout)
+        assert updates / config.log_every <= 5 * study.snapshots
