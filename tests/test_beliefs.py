@@ -1,7 +1,6 @@
 """Beliefs in training: they learn from new levels alone, are part of the run, and ground the student well."""
 
 import dataclasses
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -181,8 +180,7 @@ class TestBars:
     def run(request: pytest.FixtureRequest) -> samplr.Run:
         chosen = {"learned": {"fictitious__posterior": "learned"}, "estimated": ESTIMATED}[request.param]
         updates = {"seeds": len(SEEDS), "first_seed": SEEDS[0], "gradient_updates": 250}
-        with warnings.catch_warnings():
-            return samplr.train(default_config("icy_road", "samplr", **updates, **chosen))
+        return samplr.train(default_config("icy_road", "samplr", **updates, **chosen))
 
     def test_reach_98_percent_of_the_bayes_optimum(self, run: samplr.Run) -> None:
         tabulate = jit(jax.vmap(lambda network: solution.tabulate(run.env, network)), runs_once=True)
