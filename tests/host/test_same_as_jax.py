@@ -4,7 +4,9 @@ Icy road exists in JAX and, in `gym_icy_road`, as a Gymnasium simulator in NumPy
 from the same seed; whatever differed would show in all that follows.
 """
 
+import dataclasses
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +17,13 @@ import samplr.training
 from gym_icy_road import HostIcyRoad
 from samplr.compiling import jit
 from samplr.config import default_config
+from samplr.envs.api import Environment
 from samplr.envs.icy_road import IcyRoad
 from samplr.evaluation import evaluate, suite_named
+from samplr.grounding import Fictitious, Grounding
+from samplr.host.rollout import HostCollector
 from samplr.host.training import HostTraining
+from samplr.rollout import Rollout, collect
 from samplr.shift import ShiftMonitor
 from samplr.training import Training
 
@@ -52,26 +58,36 @@ def pair(teacher: str, grounding: str, road: dict | None = None, **changes) -> t
     return host, Training(default_config(IcyRoad(**road), **SIZES, **methods, **changes))
 
 
-def history(training: Training, updates: int = UPDATES) -> list[dict]:
+@functools.cache
+def collector(env: Environment, grounding: Grounding) -> Callable[..., Rollout]:
+    """What collects a rollout, compiled once for all teachers."""
+    if isinstance(env, HostIcyRoad):
+        twins = isinstance(grounding, Fictitious)
+        sizes = {"workers": SIZES["workers"], "steps": SIZES["rollout"], "processes": 0, "patience": 60.0}
+        return HostCollector(env, lambda beliefs: grounding, twins=twins, **sizes).collect
+    return once(lambda network, levels, key: collect(env, grounding, network, levels, SIZES["rollout"], key=key))
+
+
+once = functools.partial(jit, runs_once=True)
+learn = once(lambda ppo, *arguments: ppo.update(*arguments[:-1], key=arguments[-1]))
+
+
+def history(training: Training) -> list[dict]:
     """What every update of one run came to: `Training`'s own parts, one after the other."""
     hyperparameters, run = jax.tree.map(lambda leaf: leaf[0], (training.hyperparameters, training.init().runs))
-    once = functools.partial(jit, runs_once=True)
     propose = [once(functools.partial(training._propose, phase)) for phase in training.phases]
-    judge, play, learn = once(training._judge), once(training._play), once(training._learn)
-    told = []
-    for update in range(updates):
+    judge, told = once(training._judge), []
+    for update in range(UPDATES):
         phase = int(hyperparameters.teacher.schedule(jnp.int32(update)))
         keys = jax.random.split(jax.random.fold_in(run.key, update), 3)
         levels = propose[phase](hyperparameters, run, keys[0])
-        if isinstance(training, HostTraining):
-            rollout = training.collector.collect(run.network, levels, key=keys[1])
-            run, played = judge(hyperparameters, run, levels, rollout)
-        else:
-            run, played = play(hyperparameters, run, levels, keys[1])
+        rollout = collector(training.env, training.grounding)(run.network, levels, key=keys[1])
+        run, played = judge(hyperparameters, run, levels, rollout)
         if training.phases[phase].learn:
-            run, _ = learn(hyperparameters, run, played, keys[2])
+            learned = (run.network, run.opt_state, rollout, played.advantages)
+            network, opt_state, _ = learn(hyperparameters.ppo, *learned, keys[2])
+            run = dataclasses.replace(run, network=network, opt_state=opt_state)
         told.append({"phase": phase, "levels": levels, "played": played, "teacher": run.teacher, "scale": run.scale})
-    training.close()
     return told
 
 
