@@ -48,7 +48,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"samplr: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("samplr: stopped; a run folder can be continued with --resume", file=sys.stderr)
+        how = (
+            "the same command goes on from here"
+            if words[0] == "reproduce"
+            else "a run folder can be continued with --resume"
+        )
+        print(f"samplr: stopped; {how}", file=sys.stderr)
         return 130
     return 0
 

@@ -55,5 +55,14 @@ def test_mistakes_are_one_sentence(tmp_path: Path, options: list, says: str) -> 
     assert not (tmp_path / "out").exists()
 
 
+def test_who_stops_it_is_told_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("samplr.reproduce.command._work", stop)
+    said = command("reproduce", "theory", "--out", tmp_path / "out")
+    assert (said.status, said.err) == (130, "samplr: stopped; the same command goes on from here\n")
+
+
 def test_an_unknown_study_is_refused(tmp_path: Path) -> None:
     assert command("reproduce", "table2", "--out", tmp_path / "out").status == 2

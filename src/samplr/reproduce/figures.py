@@ -70,8 +70,10 @@ def _short(number: float, _: Any = None) -> str:
 
 
 def _plain_numbers(axis: Axis) -> None:
-    """Label a logarithmic axis at 1, 2 and 5 in every decade, as people write numbers."""
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    """Label a logarithmic axis as people write numbers: at 1, 2 and 5, or over many decades at 1 only."""
+    low, high = axis.get_view_interval()
+    few_decades = high < 50 * low
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few_decades else (1.0,)))
     axis.set_major_formatter(FuncFormatter(_short))
     axis.set_minor_formatter(NullFormatter())
 
@@ -148,7 +150,7 @@ def _draw_by_score(axis: Axes, data: Data, rows: Sequence[Row], figure: str, lab
     axis.set_ylim(-0.6, len(methods) - 0.4)
     axis.set_yticks(range(len(methods)), [data.variants[name].title for name in methods])
     axis.set_xlabel(label)
-    axis.grid(axis="x", which="both", alpha=0.25)
+    axis.grid(axis="x", alpha=0.3)
     axis.spines[["top", "right"]].set_visible(False)
 
 
