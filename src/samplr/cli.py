@@ -362,7 +362,7 @@ def make_report(words: list[str]) -> None:
     from samplr.report.page import write_report
 
     size = write_report(options.runs, options.out, progress=True)
-    print(f"Written: {options.out} ({size / 1e6:.1f} MB)")
+    print(f"Written: {options.out} ({size / 1000:,.0f} kB)")
 
 
 @dataclasses.dataclass(frozen=True)

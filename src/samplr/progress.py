@@ -20,8 +20,9 @@ class RateColumn(RichColumn):
         return Text("compiling" if speed is None else f"{_short(speed)} {self.unit}/s", style="progress.data.speed")
 
 
-def progress_bar(unit: str = "steps", *, shown: bool) -> Progress:
-    """A bar that counts in some unit; `shown=False` gives one that draws nothing."""
+def progress_bar(unit: str = "steps", *, shown: bool, stays: bool = True) -> Progress:
+    """A bar that counts in some unit; `shown=False` gives one that draws nothing, `stays=False` one that vanishes."""
+    console = Console(stderr=True)
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -31,8 +32,9 @@ def progress_bar(unit: str = "steps", *, shown: bool) -> Progress:
         TextColumn("left"),
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}"),
-        console=Console(stderr=True),
-        disable=not shown,
+        console=console,
+        disable=not shown or not (stays or console.is_terminal),
+        transient=not stays,
     )
 
 

@@ -71,7 +71,7 @@ def gather(paths: Sequence[Path], *, progress: bool) -> Contents:
         if not find_run_folders([path]) and not find_studies([path]):
             raise RunFolderError(f"'{path}' holds no run: name a folder that `samplr train` wrote, or one with some")
     room = Room(MOST_BYTES * 3 // 4)
-    with progress_bar("parts", shown=progress) as bar:
+    with progress_bar("parts", shown=progress, stays=False) as bar:
         task = bar.add_task("reading", total=2 * len(folders), note="")
         batches = []
         for folder in folders:

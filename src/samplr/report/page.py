@@ -103,9 +103,8 @@ def page(contents: Contents) -> str:
     sections = [_world(of, f"world-{i}") for i, of in enumerate(contents.worlds)]
     sections += [_study(study, f"study-{i}") for i, study in enumerate(contents.studies)]
     if contents.left_out:
-        sections.append(
-            f'<p class="note">To keep this page small, {contents.left_out} pictures or films are left out.</p>'
-        )
+        why = f"Left out, to keep this page small: {contents.left_out} galleries, films or figures."
+        sections.append(f'<p class="note">{why}</p>')
     links = [(f"world-{i}", f"Runs on {of.world.name}") for i, of in enumerate(contents.worlds)]
     links += [(f"study-{i}", f"Study {study.name}") for i, study in enumerate(contents.studies)]
     items = "".join(f'<li><a href="#{anchor}">{escape(name)}</a></li>' for anchor, name in links)

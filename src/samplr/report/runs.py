@@ -154,10 +154,14 @@ def _titles(groups: Sequence[Sequence[Batch]], own: Sequence[Mapping[str, Any]])
     for group, settings in zip(groups, own, strict=True):
         method = group[0].run.config.method
         titles.append(", ".join([TITLES.get(method, method), *(f"{n}={show(v)}" for n, v in settings.items())]))
-    steps = [f"{title}, {group[0].run.summary['steps']:,} steps" for title, group in zip(titles, groups, strict=True)]
-    titles = [more if titles.count(title) > 1 else title for title, more in zip(titles, steps, strict=True)]
-    folders = [f"{title} ({group[0].path})" for title, group in zip(titles, groups, strict=True)]
-    return [more if titles.count(title) > 1 else title for title, more in zip(titles, folders, strict=True)]
+    for more in (
+        [f", {group[0].run.summary['steps']:,} steps" for group in groups],
+        [f" ({group[0].path})" for group in groups],
+    ):
+        told = list(zip(titles, more, strict=True))
+        kinds = {title: {kind for other, kind in told if other == title} for title in titles}
+        titles = [title + kind if len(kinds[title]) > 1 else title for title, kind in told]
+    return titles
 
 
 def differences(config: Config) -> dict[str, Any]:

@@ -1,0 +1,74 @@
+"""Studies and the budget of bytes."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from rich.table import Table
+from rich.text import Text
+
+from samplr import reproduce
+from samplr.errors import RunFolderError
+from samplr.report.contents import Contents, Room
+from samplr.report.page import page
+from samplr.report.studies import find_studies, read_findings
+
+from .html import Page
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A study that found one thing, with a figure."""
+    table = Table("method", "return", title="What [bold]we[/bold] found", caption="p < 0.01")
+    table.add_row("DR & co", Text("1.0 ± 0.1", style="green"))
+
+    def report(data: object) -> SimpleNamespace:
+        return SimpleNamespace(tables=[table])
+
+    study = SimpleNamespace(name="tiny", report=report, variants={"dr": None}, exams=(), steps=1)
+    monkeypatch.setitem(reproduce.STUDIES, "tiny", study)
+    root = tmp_path / "results" / "tiny"
+    rows = root / "data" / "dr" / "seeds-0-0"
+    rows.mkdir(parents=True)
+    (root / "study.json").write_text('{"study": "tiny", "steps": 1}')
+    variant = {"method": "dr", "title": "DR", "changes": {}, "base": ""}
+    (root / "data" / "dr" / "variant.json").write_text(json.dumps(variant))
+    (rows / "training.csv").write_text("seed,update\n0,1\n")
+    (root / "figures").mkdir()
+    (root / "figures" / "returns_by_rate.png").write_bytes(b"\x89PNG")
+    return root
+
+
+def test_a_study_is_found_and_read(folder: Path) -> None:
+    assert find_studies([folder.parent, folder]) == [folder]
+    findings = read_findings(folder, lambda uri: True)
+    (table,) = findings.tables
+    assert (table.title, table.caption) == ("What we found", "p < 0.01")
+    assert (table.header, table.rows) == (["method", "return"], [["DR & co", "1.0 ± 0.1"]])
+    assert findings.figures == [("returns_by_rate", "data:image/png;base64,iVBORw==")]
+
+
+def test_a_study_is_shown(folder: Path) -> None:
+    shown = Page.of(page(Contents([], [read_findings(folder, lambda uri: True)], left_out=0)))
+    assert shown.table("What we found") == [["method", "return"], ["DR & co", "1.0 ± 0.1"]]
+    (image,) = shown.all("img")
+    assert image.attributes["alt"] == "returns by rate"
+    assert "Left out" not in shown.all("main")[0].text
+
+
+def test_an_unknown_study_is_refused(folder: Path) -> None:
+    (folder / "study.json").write_text('{"study": "vacation", "steps": 1}')
+    with pytest.raises(RunFolderError, match="holds the study 'vacation', which this version of samplr does not know"):
+        read_findings(folder, lambda uri: True)
+
+
+def test_what_does_not_fit_is_left_out_and_that_is_told(folder: Path) -> None:
+    room = Room(10)
+    assert room.fits("12345", None, "123")
+    findings = read_findings(folder, room.fits)
+    assert findings.figures == []
+    assert (room.left, room.left_out) == (2, 1)
+    assert "Left out, to keep this page small: 1 galleries, films or figures." in page(
+        Contents([], [findings], room.left_out)
+    )
