@@ -13,7 +13,7 @@ from reproduce.synthetic import DRIVERS, ICE, SEEDS, fill
 from samplr.reproduce import FRUIT, STUDIES, TABLE1, THEORY, figures, reproduce, table1
 from samplr.reproduce.comparisons import Claim, cell, claims_tables, estimate, outcome_of
 from samplr.reproduce.folder import Batch, StudyFolder
-from samplr.reproduce.studies import Data, Report
+from samplr.reproduce.studies import Data, Report, Study
 from samplr.statistics import welch
 
 DRIVING = ["dr", "robust_plr", "naive", "samplr", "plr"]
@@ -215,6 +215,19 @@ class TestFruit:
         assert figures.on_trained_levels({"new/return": 1.0, "replay/return": None}, "return") == 1.0
         before_any_end = {"new/return": 1.0, "replay/return": None, "replay/rooms": 3.0}
         assert figures.on_trained_levels(before_any_end, "return") is None
+
+
+@pytest.mark.parametrize(
+    ("study", "names"), [(TABLE1, ["dr", "samplr"]), (FRUIT, ["dr_q0.7", "naive_q0.5"])], ids=["table1", "fruit"]
+)
+def test_what_was_only_trained_has_a_report_as_well(study: Study, names: list[str], tmp_path: Path) -> None:
+    fill(tmp_path / "out", study, names)
+    for file in (tmp_path / "out" / "data").rglob("*.csv"):
+        if file.stem != "training":
+            file.unlink()
+    report = reproduce(study, tmp_path / "out", only="report", progress=False)
+    assert report.results == {"table": {"steps": {}, "gradient updates": {}}, "claims": []}
+    assert {file.stem for file in (tmp_path / "out" / "figures").iterdir()} == set(report.figures)
 
 
 def _theory_rows(learned: int, regret: Sequence[float]) -> list[dict[str, Any]]:
