@@ -145,8 +145,8 @@ class Pair:
         evidence, steps = self._evidence(), []
         for index in range(jax.tree.leaves(versions)[0].shape[0]):
             self._copy_to_twin()
-            self._ask(self._twin, "substitute", jax.tree.map(lambda leaf, i=index: leaf[i], versions))
-            if not _same(evidence, self._ask(self._twin, "evidence")):
+            _ask(self._twin, "substitute", jax.tree.map(lambda leaf, i=index: leaf[i], versions))
+            if not _same(evidence, _ask(self._twin, "evidence")):
                 raise SamplrError(
                     f"{self._facts.name} does not keep what was revealed: after get_state, set_state and substitute "
                     "the evidence is another"
@@ -157,9 +157,7 @@ class Pair:
 
     def _copy_to_twin(self) -> None:
         try:
-            state = self._real.get_wrapper_attr("get_state")()
-            assert self._twin is not None
-            self._twin.get_wrapper_attr("set_state")(state)
+            _ask(self._twin, "set_state", _ask(self._real, "get_state"))
         except Exception as error:
             raise SamplrError(
                 f"the state of {self._facts.name} cannot be copied: {in_one_line(error)}; mend get_state or "
@@ -181,10 +179,7 @@ class Pair:
 
     def _evidence(self) -> Evidence:
         """The real simulator's; the twin's is never used."""
-        return None if self._twin is None else self._ask(self._real, "evidence")
-
-    def _ask(self, simulator: Any, verb: str, *arguments: Any) -> Any:
-        return simulator.get_wrapper_attr(verb)(*arguments)
+        return None if self._twin is None else _ask(self._real, "evidence")
 
     def _checked(self, observation: Any) -> Observation:
         """An observation of our own, of the declared shape and type."""
@@ -196,6 +191,11 @@ class Pair:
                 f"{self._facts.name} gave an observation of shape {got}, and its observation_space says {wanted}"
             )
         return jax.tree.map(lambda seen, like: np.array(seen, like.dtype), mine, want)
+
+
+def _ask(simulator: Any, verb: str, *arguments: Any) -> Any:
+    """Call a method of a simulator, which may be wrapped."""
+    return simulator.get_wrapper_attr(verb)(*arguments)
 
 
 def _stacked(parts: list[Any]) -> Any:
