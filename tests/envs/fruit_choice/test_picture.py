@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from samplr.envs.fruit_choice.glyphs import Glyph
-from samplr.envs.fruit_choice.picture import picture
+from samplr.envs.fruit_choice.picture import level_picture, picture
 from samplr.envs.fruit_choice.rules import Prompt
 
 MARGIN, HEIGHT, WIDTH = 18, 24, 12
@@ -128,3 +128,36 @@ def test_the_bottom_lines_tell_what_happens_and_low_hit_points_are_red() -> None
 def test_unknown_glyphs_look_like_rock() -> None:
     unknown = picture(glyphs_with(1234, 4, 9), BLSTATS, Prompt.NONE, True)
     np.testing.assert_array_equal(unknown, picture(EMPTY, BLSTATS, Prompt.NONE, True))
+
+
+class TestLevelPicture:
+    """The rooms alone."""
+
+    def green(self, image: np.ndarray) -> np.ndarray:
+        """Where the frame around the right fruit is."""
+        red, green, blue = np.moveaxis(image.astype(int), -1, 0)
+        return (green > red + 40) & (green > blue + 40)
+
+    @pytest.mark.parametrize(("row", "column"), [(1, 1), (10, 40), (20, 78)])
+    def test_what_there_is_lies_in_the_middle_wherever_it_is(self, row: int, column: int) -> None:
+        image = level_picture(glyphs_with(Glyph.APPLE, row, column), (row, column))
+        assert image.shape == (320, 480, 3)
+        ys, xs = np.nonzero(np.any(image != BACKGROUND, axis=-1))
+        assert abs(ys.mean() - 160) < 12
+        assert abs(xs.mean() - 240) < 12
+        assert self.green(image).sum() > 50
+
+    def test_the_frame_is_around_the_right_fruit(self) -> None:
+        glyphs = glyphs_with(Glyph.APPLE, 10, 30)
+        glyphs[10, 50] = Glyph.BANANA
+        places = [np.nonzero(self.green(level_picture(glyphs, (10, column))))[1].mean() for column in (30, 50)]
+        assert places[0] < 180
+        assert places[1] > 300
+
+    def test_large_levels_are_shown_whole(self) -> None:
+        glyphs = glyphs_with(Glyph.APPLE, 1, 1)
+        glyphs[19, 77] = Glyph.BANANA
+        image = level_picture(glyphs, (19, 77)).astype(int)
+        ys, xs = np.nonzero(np.any(image != BACKGROUND, axis=-1))
+        assert xs.min() < 40 < 440 < xs.max()
+        assert ys.min() < ys.max()

@@ -307,3 +307,6 @@ def test_a_picture_shows_more_than_the_agent_sees(reset):
     assert shown.dtype == np.uint8
     assert shown.ndim == 3
     assert not np.array_equal(shown, ENV.render(WORLD, ENV.substitute(state, BANANA)))
+    level = ENV.render_level(WORLD, state)
+    assert level.shape == (320, 480, 3)
+    assert not np.array_equal(level, ENV.render_level(WORLD, ENV.substitute(state, BANANA)))

@@ -101,8 +101,9 @@ def level_picture(
     shown = np.array(size)
     scale = max(_LEAST_SHARE, float(np.max((high - low + 2 * _MARGIN) / shown)))
     corner = (low + high - shown * scale) / 2
-    box = (*corner.round().astype(int).tolist(), *(corner + shown * scale).round().astype(int).tolist())
-    return np.asarray(image.crop(box).resize(size, Image.Resampling.LANCZOS))
+    window = Image.new("RGB", tuple((shown * scale).round().astype(int).tolist()), _BLACK)
+    window.paste(image, tuple((-corner).round().astype(int).tolist()))
+    return np.asarray(window.resize(size, Image.Resampling.LANCZOS))
 
 
 # ---- the map
