@@ -135,6 +135,18 @@ def test_the_drives_found_ice_and_dry_road(found):
     assert icy.sum() >= 6
 
 
+def test_a_picture_of_a_level_shows_all_of_its_ice(start, worlds):
+    world, state = jax.tree.map(lambda leaf: leaf[0], (worlds, start[0]))
+
+    def drawn(bits):
+        return ENV.render_level(world, eqx.tree_at(lambda s: s.ice.bits, state, bits))
+
+    dry = drawn(np.zeros(TILES, bool))
+    # All around the track: the driver's own picture shows but the nearest of them.
+    for tile in range(0, TILES, TILES // 5):
+        assert not np.array_equal(drawn(np.arange(TILES) == tile), dry)
+
+
 def test_metrics(drives):
     for after in drives:
         visited, icy = np.asarray(after.state.drive.visited), np.asarray(after.state.ice.bits)
