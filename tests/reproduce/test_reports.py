@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from reproduce.synthetic import DRIVERS, ICE, SEEDS, fill
 from samplr.reproduce import FRUIT, STUDIES, TABLE1, THEORY, figures, reproduce, table1
-from samplr.reproduce.comparisons import Claim, cell, claims_tables, estimate, outcome_of
+from samplr.reproduce.comparisons import Claim, cell, cell_of_orders, claims_tables, estimate, outcome_of
 from samplr.reproduce.folder import Batch, StudyFolder
 from samplr.reproduce.studies import Data, Report, Study
 from samplr.statistics import welch
@@ -66,6 +66,8 @@ class TestClaims:
         assert cell(estimate({0: 1.0, 1: 3.0}), 1) == "2.0±1.0"
         assert cell(estimate({0: 1.0}), 1) == "1.0"
         assert cell(estimate({}), 1) == "–"
+        assert cell_of_orders(estimate({0: 0.00041, 1: 0.00051})) == "0.00046±5e-05"
+        assert cell_of_orders(estimate({0: 8.123})) == "8.1"
 
     def test_a_table_for_each_claim_and_figure(self) -> None:
         row = {**outcome_of(Claim("below", "return", "a", "b", "less"), self.A, self.B, "steps"), "setting": ""}

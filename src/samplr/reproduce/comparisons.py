@@ -81,6 +81,13 @@ def cell(estimated: Mapping[str, Any], digits: int) -> str:
     return f"{estimated['mean']:.{digits}f}" + ("" if unknown else f"±{error:.{digits}f}")
 
 
+def cell_of_orders(estimated: Mapping[str, Any]) -> str:
+    """The same for figures that differ by orders of magnitude: two digits, wherever they are."""
+    error = estimated["standard_error"]
+    unknown = error is None or math.isnan(error)
+    return f"{estimated['mean']:.2g}" + ("" if unknown else f"±{error:.1g}")
+
+
 def claims_tables(results: Sequence[Mapping[str, Any]], digits: int) -> list[Table]:
     """A table for each claim and figure, with a row for each test."""
     tables = {}

@@ -21,7 +21,7 @@ from samplr.config import Config
 from samplr.envs.icy_road import IcyRoad, solution
 from samplr.envs.icy_road.world import EVALUATED_RATES
 from samplr.reproduce import figures
-from samplr.reproduce.comparisons import BASES, Claim, cell, claims_tables, estimate, outcome_of
+from samplr.reproduce.comparisons import BASES, Claim, cell, cell_of_orders, claims_tables, estimate, outcome_of
 from samplr.reproduce.folder import TRAINING
 from samplr.reproduce.records import Row, at_equal_updates, at_the_end, scores
 from samplr.reproduce.studies import Data, Examiner, Report, Study, Variant, groups
@@ -165,7 +165,8 @@ def _rich_table(data: Data, basis: str, rows: Mapping[str, Mapping[str, Any]]) -
             data.variants[variant].title,
             f"{row['gradient_updates']}",
             f"{row['share']['mean']:.1%}",
-            *[cell(row[name], 2) for name in ("regret", "worst_level_regret", "worst_history_regret", "ice_trained")],
+            *[cell_of_orders(row[name]) for name in ("regret", "worst_level_regret", "worst_history_regret")],
+            cell(row["ice_trained"], 2),
         )
     return table
 
