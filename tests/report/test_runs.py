@@ -49,10 +49,16 @@ class TestSorting:
         exact = default_config(ROAD, "samplr", fictitious__samples="exact", workers=8)
         plain = default_config(ROAD, "robust_plr", workers=8)
         (world,) = sort_by_world([batch("a", four), batch("b", exact), batch("c", plain)])
-        names = ["PLR⊥", "SAMPLR, fictitious.samples=4", "SAMPLR, fictitious.samples=exact"]
+        names = ["PLR⊥", "SAMPLR, samples=4", "SAMPLR, samples=exact"]
         assert [method.title for method in world.methods] == names
         assert world.shared == {"workers": 8}
         assert world.settings == {"env.segments": 5}
+
+    def test_settings_are_called_by_their_short_names_where_those_are_clear(self) -> None:
+        student = default_config(ROAD, "dr", student__epochs=2)
+        belief = default_config(ROAD, "dr", belief__epochs=3, student__clip=0.1)
+        (found,) = titles(batch("a", student), batch("b", belief))
+        assert [title for title, _ in found] == ["DR, student.epochs=2", "DR, clip=0.1, belief.epochs=3"]
 
     def test_worlds_are_apart(self) -> None:
         here, there = default_config(ROAD, "dr"), default_config(IcyRoad(segments=6), "dr")

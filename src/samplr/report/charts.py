@@ -14,6 +14,8 @@ WIDTH, HEIGHT = 360, 232
 """On a phone one unit is about one pixel, so that the letters of a chart are as large as the page's."""
 LEFT, RIGHT, TOP, BOTTOM = 46, 10, 10, 40
 
+MANY = 6
+"""The bands of more lines than this are drawn faintly, for they lie over each other."""
 STYLES = 8
 """How many styles of lines the page knows, each a colour and a pattern of dashes; further lines are thinner."""
 
@@ -60,9 +62,9 @@ def chart(lines: Sequence[Line], *, title: str, x_label: str, reference: tuple[s
     """
     lines = [line for line in lines if line.curve.x.size]
     frame = _frame(lines, reference)
-    last = "; ".join(f"{line.title} ends at {line.curve.mean[-1]:.3g}" for line in lines)
+    kind, words = "chart many" if len(lines) > MANY else "chart", _in_words(title, lines)
     parts = [
-        f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(f"{title}: {last}")}">',
+        f'<svg class="{kind}" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(words)}">',
         *_axes(frame, x_label),
         *(_band(frame, line) for line in lines),
         *_reference(frame, reference),
@@ -70,6 +72,10 @@ def chart(lines: Sequence[Line], *, title: str, x_label: str, reference: tuple[s
         "</svg>",
     ]
     return "\n".join(parts)
+
+
+def _in_words(title: str, lines: Sequence[Line]) -> str:
+    return f"{title}: " + "; ".join(f"{line.title} ends at {line.curve.mean[-1]:.3g}" for line in lines)
 
 
 def swatch(style: int) -> str:

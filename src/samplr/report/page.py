@@ -25,6 +25,9 @@ from samplr.version import __version__
 GENERATOR = '<meta name="generator" content="samplr report '
 """By this line a page is known to be ours."""
 
+FEW = 6
+"""More methods or commands than this are not listed where they would be in the way."""
+
 _PAGE = Template("""\
 <!DOCTYPE html>
 <html lang="en">
@@ -98,15 +101,15 @@ def _refuse_to_overwrite(out: Path) -> None:
 def page(contents: Contents) -> str:
     """The whole page."""
     runs = sum(len(method.seeds) for of in contents.worlds for method in of.world.methods)
-    names = [*(of.world.name for of in contents.worlds), *(study.name for study in contents.studies)]
+    names = [*(study.name for study in contents.studies), *(of.world.name for of in contents.worlds)]
     title = f"samplr: {', '.join(dict.fromkeys(names))}"
-    sections = [_world(of, f"world-{i}") for i, of in enumerate(contents.worlds)]
-    sections += [_study(study, f"study-{i}") for i, study in enumerate(contents.studies)]
+    sections = [_study(study, f"study-{i}") for i, study in enumerate(contents.studies)]
+    sections += [_world(of, f"world-{i}") for i, of in enumerate(contents.worlds)]
     if contents.left_out:
         why = f"Left out, to keep this page small: {contents.left_out} galleries, films or figures."
         sections.append(f'<p class="note">{why}</p>')
-    links = [(f"world-{i}", f"Runs on {of.world.name}") for i, of in enumerate(contents.worlds)]
-    links += [(f"study-{i}", f"Study {study.name}") for i, study in enumerate(contents.studies)]
+    links = [(f"study-{i}", f"Study {study.name}") for i, study in enumerate(contents.studies)]
+    links += [(f"world-{i}", f"Runs on {of.world.name}") for i, of in enumerate(contents.worlds)]
     items = "".join(f'<li><a href="#{anchor}">{escape(name)}</a></li>' for anchor, name in links)
     return _PAGE.substitute(
         generator=GENERATOR,
@@ -124,8 +127,9 @@ def _lead(contents: Contents, runs: int) -> str:
     methods = [method for of in contents.worlds for method in of.world.methods]
     if not methods:
         return "Tables and figures of studies."
-    titles = ", ".join(dict.fromkeys(method.title for method in methods))
-    return f"{runs} run{'s' if runs > 1 else ''}: {escape(titles)}."
+    titles = list(dict.fromkeys(method.title for method in methods))
+    listed = escape(", ".join(titles)) if len(titles) <= FEW else f"{len(methods)} methods and variants"
+    return f"{runs} run{'s' if runs > 1 else ''}: {listed}."
 
 
 # ---- a world
@@ -155,6 +159,7 @@ def _what_was_run(world: World) -> str:
     rows = [[_what(method, name) for name in header] for method in world.methods]
     batches = [batch for method in world.methods for batch in method.batches]
     versions = " · ".join(dict.fromkeys(", ".join(f"{n} {v}" for n, v in b.versions.items()) for b in batches))
+    opened = " open" if len(batches) <= FEW else ""
     commands = "\n".join(" ".join(f"<span>{escape(word)}</span>" for word in command(batch)) for batch in batches)
     return "\n".join(
         [
@@ -163,7 +168,7 @@ def _what_was_run(world: World) -> str:
             _settings("Settings of all methods that differ from their defaults", world.shared),
             table("What was run", header, rows),
             f'<p class="note">Steps and gradient updates are those of each run. Trained with {escape(versions)}.</p>',
-            f"<details open><summary>The exact commands</summary><pre><code>{commands}</code></pre></details>",
+            f"<details{opened}><summary>The exact commands</summary><pre><code>{commands}</code></pre></details>",
         ]
     )
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -112,8 +112,7 @@ def _world(batches: Sequence[Batch]) -> World:
             groups.append([batch])
         else:
             home.append(batch)
-    order = list(TITLES)
-    groups.sort(key=lambda of: order.index(m) if (m := of[0].run.config.method) in order else len(order))
+    groups.sort(key=_place)
     settings = [_settings(group[0].run.config) for group in groups]
     shared = {name: value for name, value in settings[0].items() if all(s.get(name, "") == value for s in settings)}
     own = [{name: value for name, value in of.items() if name not in shared} for of in settings]
@@ -127,6 +126,12 @@ def _world(batches: Sequence[Batch]) -> World:
             for title, group in zip(_titles(groups, own), groups, strict=True)
         ),
     )
+
+
+def _place(group: Sequence[Batch]) -> tuple[int, int]:
+    """Where a group comes in the order of methods: by the usual one, those with settings of their own last."""
+    config, order = group[0].run.config, list(TITLES)
+    return order.index(config.method) if config.method in order else len(order), len(_settings(config))
 
 
 def _belongs(batch: Batch, group: Sequence[Batch]) -> bool:
@@ -150,10 +155,12 @@ def _settings(config: Config) -> dict[str, Any]:
 
 def _titles(groups: Sequence[Sequence[Batch]], own: Sequence[Mapping[str, Any]]) -> list[str]:
     """A name for each group that tells it from the others."""
+    short = _short_names({name for settings in own for name in settings})
     titles = []
     for group, settings in zip(groups, own, strict=True):
         method = group[0].run.config.method
-        titles.append(", ".join([TITLES.get(method, method), *(f"{n}={show(v)}" for n, v in settings.items())]))
+        words = [f"{short[name]}={show(value)}" for name, value in settings.items()]
+        titles.append(", ".join([TITLES.get(method, method), *words]))
     for more in (
         [f", {group[0].run.summary['steps']:,} steps" for group in groups],
         [f" ({group[0].path})" for group in groups],
@@ -162,6 +169,12 @@ def _titles(groups: Sequence[Sequence[Batch]], own: Sequence[Mapping[str, Any]])
         kinds = {title: {kind for other, kind in told if other == title} for title in titles}
         titles = [title + kind if len(kinds[title]) > 1 else title for title, kind in told]
     return titles
+
+
+def _short_names(names: Collection[str]) -> dict[str, str]:
+    """The last part of each dotted name, unless another has the same."""
+    lasts = [name.rpartition(".")[2] for name in names]
+    return {name: last if lasts.count(last) == 1 else name for name, last in zip(names, lasts, strict=True)}
 
 
 def differences(config: Config) -> dict[str, Any]:
