@@ -22,9 +22,9 @@ from samplr.priors import PriorEstimate
 from samplr.rollout import Rollout
 from samplr.student.networks import build_encoder
 
-AVERAGED = 100
-"""The belief in use is an average of the network's weights over about so many of the last gradient steps: single levels
-are noisy examples, and the average is far closer to the posterior than the last weights are."""
+AVERAGED = 1 / 3
+"""The belief in use is an average of the network's weights over about this share of all gradient steps, the last of
+them: single levels are noisy examples, and the average is far closer to the posterior than the last weights are."""
 
 Metrics = dict[str, Float[Array, ""]]
 
@@ -138,8 +138,7 @@ class LearnedBeliefs(Beliefs):
             parameters, average, opt_state, steps = carry
             changes, opt_state = self._optimizer.update(jax.grad(loss)(parameters), opt_state)
             parameters = optax.apply_updates(parameters, changes)
-            # Over fewer steps at first, so that the beginning is soon forgotten.
-            average = optax.incremental_update(parameters, average, 1 / jnp.minimum(AVERAGED, 1 + steps / 9))
+            average = optax.incremental_update(parameters, average, 1 / (1 + AVERAGED * steps))
             return parameters, average, opt_state, steps + 1
 
         before = (parameters, average_before, state.opt_state, state.steps)

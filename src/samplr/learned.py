@@ -27,7 +27,7 @@ DRAWS = 2**14
 POINTS = 9
 """Points at which the prior's distribution inside a bin is kept; between them it is taken as even."""
 
-WAVES = 8
+WAVES = 4
 """How many waves the belief about a continuous number is made of; about one of few values it may be anything."""
 
 
