@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from samplr.calibration import Calibration
+from samplr.posteriors.calibration import Calibration
 from samplr.report.colours import COLOURS, GREY
 
 
@@ -15,7 +15,7 @@ def reliability_figure(calibrations: Mapping[str, Sequence[Calibration]]) -> Fig
 
     **Arguments:**
 
-    - `calibrations`: for each posterior, what `samplr.calibration` found of each run.
+    - `calibrations`: for each posterior, what `samplr.posteriors.calibration` found of each run.
     """
     figure = Figure(figsize=(4.4, 4.2), layout="constrained")
     axis = figure.subplots()

@@ -32,8 +32,9 @@ def _of_method(portrait: Portrait) -> str:
     first, *others = portrait.curricula
     parts = [f"<h4>{title}: the levels its curriculum ended on</h4>", _of_seed(portrait, first)]
     if others:
+        name = f"The other {len(others)} seeds" if len(others) > 1 else "The other seed"
         rest = "".join(_of_seed(portrait, other) for other in others)
-        parts.append(f"<details><summary>The other {len(others)} seeds</summary>{rest}</details>")
+        parts.append(f"<details><summary>{name}</summary>{rest}</details>")
     return "\n".join(parts)
 
 
@@ -62,7 +63,7 @@ def _item(level: Shown, alt: str) -> str:
     if level.picture:
         flat = ' class="flat"' if _is_flat(level.picture) else ""
         words = escape(f"{alt}: {facts}" if facts else alt)
-        image = f'<img{flat} src="{level.picture}" alt="{words}" loading="lazy">'
+        image = f'<img{flat} src="{level.picture}" alt="{words}">'
     return f"<li><figure>{image}<figcaption>{escape(' · '.join(caption))}</figcaption></figure></li>"
 
 

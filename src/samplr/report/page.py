@@ -273,7 +273,7 @@ def _study(study: Findings, anchor: str) -> str:
     ]
     for name, uri in study.figures:
         words = escape(name.replace("_", " "))
-        parts.append(f'<figure><img src="{uri}" alt="{words}" loading="lazy"><figcaption>{words}</figcaption></figure>')
+        parts.append(f'<figure><img src="{uri}" alt="{words}"><figcaption>{words}</figcaption></figure>')
     return "\n".join([*parts, "</section>"])
 
 
