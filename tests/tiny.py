@@ -115,9 +115,9 @@ def contents(path: Path) -> dict[str, bytes | None]:
 
 
 def summary(path: Path) -> dict[str, Any]:
-    """What a finished run says of itself, apart from how long it took."""
+    """What a finished run says of itself, apart from how long it took, and on what."""
     told = json.loads((path / "summary.json").read_text())
-    return {name: value for name, value in told.items() if name != "seconds"}
+    return {name: value for name, value in told.items() if name not in ("seconds", "device")}
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
