@@ -140,7 +140,7 @@ class Fictitious(Grounding):
     **Arguments:**
 
     - `samples`: how many fictitious transitions δₜ averages over (the paper: 1), or `"exact"` for all of them.
-    - `believed`: the posterior to use in place of the environment's own: see `samplr.beliefs`.
+    - `believed`: the posterior to use in place of the environment's own: see `samplr.posteriors.beliefs`.
     """
 
     samples: int | str = eqx.field(static=True, default=1)

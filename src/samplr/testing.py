@@ -12,13 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray, PyTree
 
-from samplr.beliefs import LearnedBeliefs, exact_posterior
 from samplr.compiling import jit
 from samplr.envs.api import Environment, GroundedEnvironment, Level, State, TimeStep, World
 from samplr.errors import SamplrError
 from samplr.grounding import Fictitious, Moment
-from samplr.learned import Bins
 from samplr.posteriors import Posterior
+from samplr.posteriors.beliefs import LearnedBeliefs, exact_posterior
+from samplr.posteriors.learned import Bins
 from samplr.student.distributions import policy_from, policy_outputs
 
 MAX_STEPS = 64

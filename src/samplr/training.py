@@ -19,12 +19,12 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from samplr import trees
-from samplr.beliefs import Beliefs, EstimatedPrior, LearnedBeliefs, sampled_from_ground_truth
 from samplr.compiling import jit
 from samplr.config import Config, validate
 from samplr.envs.api import Environment, GroundedEnvironment, Level
 from samplr.grounding import Fictitious, Grounding, Naive, Ungrounded, require_grounded
-from samplr.learned import Bins
+from samplr.posteriors.beliefs import Beliefs, EstimatedPrior, LearnedBeliefs, sampled_from_ground_truth
+from samplr.posteriors.learned import Bins
 from samplr.rollout import Rollout, collect
 from samplr.shift import ShiftCounts, ShiftMonitor
 from samplr.student.advantages import discounted_returns

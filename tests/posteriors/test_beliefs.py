@@ -12,7 +12,6 @@ import pytest
 import samplr
 from gym_icy_road import HostIcyRoad
 from samplr import demo
-from samplr.calibration import calibration
 from samplr.compiling import jit
 from samplr.config import default_config
 from samplr.envs.api import GroundedEnvironment
@@ -21,7 +20,8 @@ from samplr.envs.fruit_choice import FruitChoice
 from samplr.envs.icy_road import IcyRoad, solution
 from samplr.errors import SamplrError
 from samplr.host.training import HostTraining
-from samplr.priors import BetaEstimate
+from samplr.posteriors.calibration import calibration
+from samplr.posteriors.priors import BetaEstimate
 from samplr.testing import ContractError, check_environment
 from samplr.training import Training
 from tiny import UPDATES, SharedTraining, assert_same_run, sharing_programs, tiny_config

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from samplr.calibration import Answers, Calibration, ask, bin_masses
 from samplr.compiling import jit
 from samplr.envs.fruit_choice import FruitChoice
 from samplr.envs.icy_road import IcyRoad, IcyRoadPosterior
 from samplr.errors import SamplrError
-from samplr.learned import Bins
 from samplr.posteriors import BernoulliEvidence, Enumerated, Posterior
+from samplr.posteriors.calibration import Answers, Calibration, ask, bin_masses
+from samplr.posteriors.learned import Bins
 from samplr.report.calibration import reliability_figure
 from samplr.student.networks import build_network
 

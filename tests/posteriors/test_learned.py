@@ -8,7 +8,6 @@ import optax
 import pytest
 from scipy import stats
 
-from samplr.beliefs import LearnedBeliefs
 from samplr.compiling import jit
 from samplr.envs.api import Level, Origin
 from samplr.envs.fruit_choice import FruitChoice
@@ -17,7 +16,9 @@ from samplr.envs.icy_road.world import FAST, IcyRoadState
 from samplr.envs.spaces import Box, Discrete, MultiDiscrete
 from samplr.errors import SamplrError
 from samplr.grounding import Fictitious, Moment
-from samplr.learned import (
+from samplr.posteriors import BernoulliField
+from samplr.posteriors.beliefs import LearnedBeliefs
+from samplr.posteriors.learned import (
     POINTS,
     WAVES,
     BeliefNetwork,
@@ -29,7 +30,6 @@ from samplr.learned import (
     cross_entropy,
     first_episodes,
 )
-from samplr.posteriors import BernoulliField
 from samplr.rollout import collect
 from samplr.student.networks import build_network
 

@@ -13,7 +13,7 @@ from samplr.envs.fruit_choice.world import RightFruit
 from samplr.envs.icy_road import IcyRoad, IcyRoadPosterior
 from samplr.errors import SamplrError
 from samplr.posteriors import BernoulliEvidence, BernoulliField, BetaBernoulli, Posterior
-from samplr.priors import WEIGHT, BetaEstimate, FrequencyEstimate
+from samplr.posteriors.priors import WEIGHT, BetaEstimate, FrequencyEstimate
 
 ENV = IcyRoad()
 

@@ -16,9 +16,9 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 from samplr import trees
 from samplr.envs.api import GroundedEnvironment, Level, Origin
 from samplr.errors import SamplrError
-from samplr.learned import BeliefNetwork, Bins, LearnedPosterior, cross_entropy, first_episodes
 from samplr.posteriors import Posterior
-from samplr.priors import PriorEstimate
+from samplr.posteriors.learned import BeliefNetwork, Bins, LearnedPosterior, cross_entropy, first_episodes
+from samplr.posteriors.priors import PriorEstimate
 from samplr.rollout import Rollout
 from samplr.student.networks import build_encoder
 

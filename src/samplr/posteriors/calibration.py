@@ -14,13 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
-from samplr.beliefs import exact_posterior
 from samplr.compiling import jit
 from samplr.envs.api import Evidence, GroundedEnvironment, Level
 from samplr.errors import SamplrError
 from samplr.grounding import require_grounded
-from samplr.learned import Bins, LearnedPosterior
 from samplr.posteriors import Belief, BetaBernoulli, Enumerated, Posterior
+from samplr.posteriors.beliefs import exact_posterior
+from samplr.posteriors.learned import Bins, LearnedPosterior
 from samplr.run import Run
 from samplr.student.networks import ActorCritic
 from samplr.training import build_beliefs

@@ -1,7 +1,6 @@
 """Posteriors P̄(θ′|τ): what the ground truth implies about θ′ once the history has revealed some of it.
 
-Exact posteriors need only the evidence, and carry an empty belief; a learned one (`samplr.learned`) carries a recurrent
-belief.
+They need only the evidence, and carry an empty belief; a learned posterior carries a recurrent one.
 """
 
 import abc
@@ -15,7 +14,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from samplr.errors import SamplrError
-from samplr.priors import BetaEstimate, FrequencyEstimate, PriorEstimate
+from samplr.posteriors.priors import BetaEstimate, FrequencyEstimate, PriorEstimate
 
 Belief: TypeAlias = Any
 
