@@ -27,7 +27,14 @@ FENCE = re.compile(r"(?P<indent> *)(?P<ticks>`{3,}|~{3,})(?P<language>[\w+-]*)")
 MODULE = re.compile(r"# (?P<name>\w+)\.py\n")
 LINK = re.compile(r"\]\((?P<markdown>[^)\s]+)[^)]*\)|(?:src|href)=\"(?P<html>[^\"]+)\"")
 
-of_every_page = pytest.mark.parametrize("page", PAGES, ids=[page.relative_to(ROOT).as_posix() for page in PAGES])
+
+def _by_page(page: Path):
+    """A page's tests; pages are apart from each other, so that they need not be tested by the same process."""
+    name = page.relative_to(ROOT).as_posix()
+    return pytest.param(page, id=name, marks=pytest.mark.xdist_group(name))
+
+
+of_every_page = pytest.mark.parametrize("page", [_by_page(page) for page in PAGES])
 
 
 @of_every_page

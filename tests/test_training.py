@@ -216,6 +216,7 @@ class TestMemoryWarning:
     def test_not_given_otherwise(self, env, method, changes):
         assert memory_warning(default_config(env, method, **changes)) is None
 
+    @pytest.mark.slow
     def test_such_a_student_loses_what_the_warning_says(self):
         # The same training but for the counts in the observation: without them the student learns an average over the
         # curriculum's histories, and these have far more ice than the ground truth.

@@ -76,7 +76,7 @@ def test_students_play_the_same_levels_in_nethack() -> None:
     networks = jax.vmap(lambda key: build_network(env, "compact", (8,), 4, key=key))(
         jax.random.split(jax.random.key(0), 2)
     )
-    results = transfer(env, "nethack", networks, env.suites()["rooms"], episodes=3)
+    results = transfer(env, "nethack", networks, env.suites()["rooms"], episodes=3, processes=0)
     assert list(results) == ["1 room", "2 rooms", ALL]
     both = results[ALL]
     for side in (both.ours, both.real):

@@ -83,6 +83,7 @@ def test_a_killed_training_leaves_no_process_behind_and_is_resumed_bit_for_bit(
     assert evaluated.json["q=0"]["length"]["per_run"] == [12.0, 12.0]
 
 
+@pytest.mark.slow
 def test_a_film_is_refused_in_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(TESTS)
     assert command(*words(tmp_path / "run", processes=0, steps=48), "--json").status == 0

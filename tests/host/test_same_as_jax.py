@@ -6,6 +6,7 @@ from the same seed; whatever differed would show in all that follows.
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable
 
 import jax
@@ -105,8 +106,15 @@ def assert_same(host: list[dict], compiled: list[dict]) -> None:
                 np.testing.assert_array_equal(mine, theirs, err_msg=where)
 
 
-@pytest.mark.parametrize("grounding", ["none", "naive", "fictitious"])
-@pytest.mark.parametrize("teacher", ["dr", "plr", "robust_plr"])
+# Every teacher and every grounding, and with `make test-slow` every pair of them.
+QUICK = [("dr", "naive"), ("plr", "none"), ("robust_plr", "fictitious")]
+PAIRS = list(itertools.product(("dr", "plr", "robust_plr"), ("none", "naive", "fictitious")))
+
+
+@pytest.mark.parametrize(
+    ("teacher", "grounding"),
+    [pytest.param(*pair, marks=[] if pair in QUICK else [pytest.mark.slow]) for pair in PAIRS],
+)
 def test_all_that_happens_is_the_same(teacher: str, grounding: str) -> None:
     host, compiled = map(history, pair(teacher, grounding))
     assert_same(host, compiled)
@@ -128,6 +136,7 @@ def test_every_kind_of_fictitious_step_is_the_same(changes: dict) -> None:
     assert_same(host, compiled)
 
 
+@pytest.mark.slow
 def test_a_batch_of_runs_is_the_same() -> None:
     """Through `advance`: three runs, their states and their logs."""
     results = []

@@ -72,6 +72,7 @@ class TestTraining:
             assert one.tobytes() == other.tobytes()
 
 
+@pytest.mark.slow
 def test_simulators_on_the_host_have_beliefs_too() -> None:
     sizes = {"workers": 4, "seeds": 1, "replay__capacity": 8, "student__minibatches": 1, "processes": 0}
     trainings = [HostTraining(tiny_config(HostIcyRoad(), **sizes, **LEARNED))]

@@ -30,7 +30,9 @@ def test_it_looks_and_is_played_as_our_own_game() -> None:
     assert shapes[0] == shapes[1]
 
 
-@pytest.mark.parametrize("method", ["dr", "robust_plr", "naive"])
+@pytest.mark.parametrize(
+    "method", [pytest.param("dr", marks=pytest.mark.slow), pytest.param("robust_plr", marks=pytest.mark.slow), "naive"]
+)
 def test_a_student_trains_in_the_real_game(method: str) -> None:
     run = samplr.train(config(method, processes=2 if method == "naive" else 0))
     assert run.summary["updates"] == 3

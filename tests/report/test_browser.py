@@ -12,6 +12,7 @@ from .conftest import Reported
 CHROMIUM = find_chromium()
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.xdist_group("report"),
     pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine to open the page in"),
     # The child of the fork becomes Chromium at once.
