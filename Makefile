@@ -9,9 +9,10 @@ READY := $(VENV)/.ready
 demo: $(READY)
 	$(BIN)/samplr demo --out demo
 
-# Two worker processes, since most of the time goes into compiling small programs.
+# Two worker processes, since most of the time goes into compiling small programs. The tests of a file stay together, so
+# that fixtures that compile are made once.
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow and not gpu"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not gpu"
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow

@@ -28,13 +28,7 @@ MODULE = re.compile(r"# (?P<name>\w+)\.py\n")
 LINK = re.compile(r"\]\((?P<markdown>[^)\s]+)[^)]*\)|(?:src|href)=\"(?P<html>[^\"]+)\"")
 
 
-def _by_page(page: Path):
-    """A page's tests; pages are apart from each other, so that they need not be tested by the same process."""
-    name = page.relative_to(ROOT).as_posix()
-    return pytest.param(page, id=name, marks=pytest.mark.xdist_group(name))
-
-
-of_every_page = pytest.mark.parametrize("page", [_by_page(page) for page in PAGES])
+of_every_page = pytest.mark.parametrize("page", PAGES, ids=[page.relative_to(ROOT).as_posix() for page in PAGES])
 
 
 @of_every_page

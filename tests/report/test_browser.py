@@ -13,7 +13,6 @@ CHROMIUM = find_chromium()
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.xdist_group("report"),
     pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine to open the page in"),
     # The child of the fork becomes Chromium at once.
     pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning"),

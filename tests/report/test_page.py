@@ -20,7 +20,6 @@ from tiny import contents
 from .conftest import NAME, ROAD, Reported
 
 pytestmark = [
-    pytest.mark.xdist_group("report"),
     # Forking is how imageio starts ffmpeg; JAX warns that it might deadlock, and the child does nothing but start it.
     pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning"),
 ]

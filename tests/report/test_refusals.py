@@ -8,8 +8,6 @@ from tiny import command, contents
 
 from .conftest import Reported
 
-pytestmark = pytest.mark.xdist_group("report")
-
 
 def refused(*words) -> str:
     said = command("report", *words)
