@@ -2,13 +2,14 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from rich import box
 from rich.table import Table
 
 from samplr.evaluation import Estimate
+from samplr.reproduce.records import Row, scores
 from samplr.statistics import SIGNIFICANCE, Alternative, Comparison, welch
 
 Basis = Literal["steps", "gradient updates"]
@@ -50,6 +51,16 @@ def outcome_of(claim: Claim, a: Scores, b: Scores, basis: Basis) -> dict[str, An
         **_flat(found),
         "holds": shown != claim.refuted_if_shown,
     }
+
+
+def tested(claims: Iterable[Claim], variants: Mapping[str, Sequence[Row]], basis: Basis) -> list[dict[str, Any]]:
+    """The outcomes of claims about figures that rows hold, as far as there are rows of both sides."""
+    found = [
+        outcome_of(claim, scores(variants[claim.a], claim.figure), scores(variants[claim.b], claim.figure), basis)
+        for claim in claims
+        if claim.a in variants and claim.b in variants
+    ]
+    return [one for one in found if one is not None]
 
 
 def _flat(found: Comparison) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from rich import box
 from rich.table import Table
 
 from samplr.reproduce import figures
-from samplr.reproduce.comparisons import BASES, Basis, Claim, cell, claims_tables, estimate, outcome_of
+from samplr.reproduce.comparisons import BASES, Claim, cell, claims_tables, estimate, tested
 from samplr.reproduce.exams import SuiteExam
 from samplr.reproduce.folder import TRAINING
 from samplr.reproduce.records import Row, at_equal_updates, at_the_end, scores
@@ -42,7 +42,7 @@ def report(data: Data) -> Report:
     for basis in BASES:
         chosen = at_the_end(test) if basis == "steps" else _at_equal_updates_by_q(data, test)
         for setting, variants in groups(data, chosen).items():
-            results["claims"] += [{**found, "setting": setting} for found in _tested(variants, basis)]
+            results["claims"] += [{**found, "setting": setting} for found in tested(claims(), variants, basis)]
         results["table"][basis] = _table(data, chosen)
     figures_drawn = {
         "training": figures.fruit_training(data, _of_q(data, QS[0])),
@@ -66,15 +66,6 @@ def _at_equal_updates_by_q(data: Data, rows: Sequence[Row]) -> list[Row]:
         for q in sorted({variant.changes.get("env.q", QS[0]) for variant in data.variants.values()}, reverse=True)
         for row in at_equal_updates([row for row in rows if row["variant"] in _of_q(data, q)])
     ]
-
-
-def _tested(variants: Mapping[str, Sequence[Row]], basis: Basis) -> list[dict[str, Any]]:
-    found = [
-        outcome_of(claim, scores(variants[claim.a], claim.figure), scores(variants[claim.b], claim.figure), basis)
-        for claim in claims()
-        if claim.a in variants and claim.b in variants
-    ]
-    return [one for one in found if one is not None]
 
 
 def _table(data: Data, chosen: Sequence[Row]) -> dict[str, dict[str, Any]]:

@@ -21,7 +21,7 @@ from samplr.config import Config
 from samplr.envs.icy_road import IcyRoad, solution
 from samplr.envs.icy_road.world import EVALUATED_RATES
 from samplr.reproduce import figures
-from samplr.reproduce.comparisons import BASES, Claim, cell, cell_of_orders, claims_tables, estimate, outcome_of
+from samplr.reproduce.comparisons import BASES, Claim, cell, cell_of_orders, claims_tables, estimate, tested
 from samplr.reproduce.folder import TRAINING
 from samplr.reproduce.records import Row, at_equal_updates, at_the_end, scores
 from samplr.reproduce.studies import Data, Examiner, Report, Study, Variant, groups
@@ -121,20 +121,11 @@ def report(data: Data) -> Report:
     for basis in BASES:
         chosen = at_the_end(exact) if basis == "steps" else at_equal_updates(exact)
         for setting, variants in groups(data, chosen).items():
-            results["claims"] += [{**found, "setting": setting} for found in _tested(variants, basis)]
+            results["claims"] += [{**found, "setting": setting} for found in tested(claims(), variants, basis)]
         results["table"][basis] = _table(data, chosen)
     tables = [_rich_table(data, basis, results["table"][basis]) for basis in BASES]
     tables += claims_tables(results["claims"], 2)
     return Report(results, tables, {"theory": figures.theory(data)})
-
-
-def _tested(variants: Mapping[str, Sequence[Row]], basis: Any) -> list[dict[str, Any]]:
-    found = [
-        outcome_of(claim, scores(variants[claim.a], claim.figure), scores(variants[claim.b], claim.figure), basis)
-        for claim in claims()
-        if claim.a in variants and claim.b in variants
-    ]
-    return [one for one in found if one is not None]
 
 
 def _table(data: Data, chosen: Sequence[Row]) -> dict[str, dict[str, Any]]:
