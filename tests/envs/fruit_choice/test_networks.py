@@ -166,18 +166,18 @@ def test_unknown_glyphs_are_one_class_and_no_glyph_is_the_outside() -> None:
 
 
 def split(seen: Observation) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The inputs of the compact encoder: around the hero, in patches, fruits, bottom lines."""
+    """The inputs of the compact encoder: around the hero, in patches, landmarks, bottom lines."""
     inputs = np.asarray(describe(seen))
-    ends = np.cumsum([13 * 13 * 9, 7 * 23 * 9, 6])
-    fovea, patches, fruits, numbers = np.split(inputs, ends)
-    return fovea.reshape(13, 13, 9), patches.reshape(7, 23, 9), fruits.reshape(2, 3), numbers
+    ends = np.cumsum([13 * 13 * 9, 7 * 23 * 9, 4 * 11])
+    fovea, patches, landmarks, numbers = np.split(inputs, ends)
+    return fovea.reshape(13, 13, 9), patches.reshape(7, 23, 9), landmarks.reshape(4, 11), numbers
 
 
 @pytest.mark.parametrize("hero", [(10, 40), (0, 0), (20, 78), (3, 75)])
 def test_things_are_described_where_they_are_from_the_hero(hero: tuple[int, int]) -> None:
     seen = observation(hero=hero)
     fovea, patches, _, _ = split(seen)
-    scale = np.array([7, 7, 7, 1, 1, 1, 1, 1, 1])
+    common = np.arange(9) < 3
     counts = np.zeros((7, 23, 9))
     for (row, column), glyph in np.ndenumerate(np.asarray(seen["glyphs"])):
         kind = networks.KINDS.get(Glyph(glyph), 0)
@@ -185,16 +185,53 @@ def test_things_are_described_where_they_are_from_the_hero(hero: tuple[int, int]
         if kind:
             counts[(down + 24) // 7, (right + 80) // 7, kind - 1] += 1
         if max(abs(down), abs(right)) <= 6:
-            np.testing.assert_array_equal(fovea[6 + down, 6 + right], np.arange(1, 10) == kind)
-    np.testing.assert_allclose(patches * scale, counts, rtol=1e-5)
+            alone = fovea[6 + down, 6 + right] * np.where(common, 4, 1)
+            np.testing.assert_array_equal(alone, np.arange(1, 10) == kind)
+    np.testing.assert_allclose(patches * np.where(common, 49, 1), counts, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("glyph", "fruit"), [(Glyph.APPLE, 0), (Glyph.BANANA, 1)])
-def test_fruits_are_described_exactly_also_far_away(glyph: Glyph, fruit: int) -> None:
-    hero, cell = (3, 70), (19, 2)
-    _, _, fruits, _ = split(with_glyph(observation(hero=hero), cell, glyph))
-    np.testing.assert_allclose(fruits[fruit], [1, (19 - 3) / 10.5, (2 - 70) / 39.5], rtol=1e-6)
-    assert not np.any(fruits[1 - fruit])
+NORTH_WEST, NORTH, EAST, SOUTH_WEST = 0, 1, 5, 6
+
+
+@pytest.mark.parametrize(
+    ("glyph", "landmark"),
+    [(Glyph.VERTICAL_DOOR, 0), (Glyph.HORIZONTAL_DOOR, 0), (Glyph.BROKEN_DOOR, 1), (Glyph.APPLE, 2), (Glyph.BANANA, 3)],
+)
+@pytest.mark.parametrize(
+    ("cell", "direction", "distance"),
+    [((19, 2), SOUTH_WEST, 68), ((3, 74), EAST, 4), ((2, 70), NORTH, 1), ((0, 69), NORTH_WEST, 3)],
+)
+def test_it_is_told_which_way_and_how_far_it_is_to_a_landmark(
+    glyph: Glyph, landmark: int, cell: tuple[int, int], direction: int, distance: int
+) -> None:
+    hero = (3, 70)
+    floor = {**observation(hero=hero), "glyphs": jnp.full((21, 79), Glyph.FLOOR)}
+    _, _, landmarks, _ = split(with_glyph(floor, cell, glyph))
+    np.testing.assert_allclose(landmarks[landmark], [*(np.arange(9) == direction), 1, 1 / distance], rtol=1e-6)
+    assert not np.any(np.delete(landmarks, landmark, axis=0))
+
+
+def test_of_several_landmarks_alike_the_nearest_is_told() -> None:
+    floor = {**observation(hero=(10, 40)), "glyphs": jnp.full((21, 79), Glyph.FLOOR)}
+    near, far = with_glyph(floor, (10, 43), Glyph.VERTICAL_DOOR), with_glyph(floor, (1, 40), Glyph.HORIZONTAL_DOOR)
+    both = with_glyph(near, (1, 40), Glyph.HORIZONTAL_DOOR)
+    np.testing.assert_array_equal(split(both)[2], split(near)[2])
+    assert np.any(split(both)[2] != split(far)[2])
+
+
+def test_neither_the_walls_nor_the_floor_drown_what_matters() -> None:
+    """In rooms as they are, a fruit is a good part of the description's sum of squares."""
+    world = FruitChoice(max_rooms=4)
+    keys = jax.random.split(jax.random.key(0), 50)
+    levels = jax.vmap(world.with_rooms(1))(keys)
+    seen = jax.vmap(lambda layout, right, key: world.reset(world.build(layout), right, key=key)[1])(
+        levels.layout, levels.aleatoric, keys
+    )
+    loudness = np.sum(jax.vmap(describe)(seen) ** 2, axis=1)
+    without = {**seen, "glyphs": jnp.where(seen["glyphs"] == Glyph.BANANA, Glyph.FLOOR, seen["glyphs"])}
+    share = np.sum((jax.vmap(describe)(seen) - jax.vmap(describe)(without)) ** 2, axis=1) / loudness
+    assert 16 < np.median(loudness) < 64
+    assert np.median(share) > 0.1
 
 
 def test_the_numbers_of_a_game_are_of_about_one_and_a_turn_is_easy_to_see() -> None:

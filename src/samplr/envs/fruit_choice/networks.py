@@ -4,6 +4,7 @@ An observation has two parts: `glyphs`, the map, and `blstats`, the 27 numbers o
 two are the hero's column and row. Both encoders compute in half precision where a GPU does, on float32 parameters.
 """
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -150,7 +151,16 @@ KINDS = {
 """What the compact encoder tells apart: the shape of a wall matters to nothing that one can do. All else is nothing, 0:
 rock, what was never seen, what is outside the map, and the hero, who is always in the middle."""
 _LAST_KIND = max(KINDS.values())
-_FRUITS = (KINDS[Glyph.APPLE], KINDS[Glyph.BANANA])
+_COMMON = np.array([kind in (KINDS[Glyph.FLOOR], KINDS[Glyph.DARK_FLOOR], 1) for kind in range(1, _LAST_KIND + 1)])
+"""Walls and floors: what a map is full of. Told as loudly as the rest, they would drown it."""
+
+LANDMARKS = (
+    (Glyph.VERTICAL_DOOR, Glyph.HORIZONTAL_DOOR),
+    (Glyph.BROKEN_DOOR,),
+    (Glyph.APPLE,),
+    (Glyph.BANANA,),
+)
+"""What one goes to. Doors that look open do not occur, so those that look like doors are locked."""
 
 FOVEA = 2 * (MAX_SIZE - 2) + 1
 """Side of the square around the hero that is seen exactly: from anywhere in a room, all of it with its walls."""
@@ -159,30 +169,34 @@ PATCH = 7
 PATCHES = (7, 23)
 """As many as reach from the middle one, around the hero, to the far ends of the map."""
 _REACH = (PATCHES[0] * PATCH // 2, PATCHES[1] * PATCH // 2)
-_PATCH_SCALE = np.array([1 / PATCH] * 3 + [1.0] * (_LAST_KIND - 3), np.float32)
-"""Walls and floors fill patches; of the other things one is much."""
+_FOVEA_SCALE = np.where(_COMMON, 0.25, 1.0).astype(np.float32)
+_PATCH_SCALE = np.where(_COMMON, 1 / PATCH**2, 1.0).astype(np.float32)
 _PHASES = 4
 """Turns after which the phase of the time is the same again."""
-INPUTS = (FOVEA**2 + PATCHES[0] * PATCHES[1]) * _LAST_KIND + 3 * len(_FRUITS) + BLSTATS + _PHASES
+INPUTS = (FOVEA**2 + PATCHES[0] * PATCHES[1]) * _LAST_KIND + len(LANDMARKS) * (9 + 2) + BLSTATS + _PHASES
+_LOUDNESS = 32
+"""About what the squares of the inputs add up to."""
 
 
 class CompactEncoder(eqx.Module):
     """What the paper's network sees, described so that dense layers suffice.
 
     Everything is relative to the hero: the things in the square around him one by one, those on the whole map counted
-    in patches, and where exactly each fruit is. The bottom lines are scaled to about 1, and the turn is told modulo 4
-    as well: time stands still while a question is open, and one turn in 250 is hard to see. With weights of its own for
-    each run, all of it is a few batched matrix products.
+    in patches, and which way it is to the nearest doors and to each fruit. The bottom lines are scaled to about 1, and
+    the turn is told modulo 4 as well: time stands still while a question is open, and one turn in 250 is hard to see.
+    With weights of its own for each run, all of it is a few batched matrix products.
     """
 
     dense: tuple["Dense", ...]
 
     def __init__(self, hidden: Sequence[int], *, key: PRNGKeyArray) -> None:
         layers = []
-        for inputs, outputs in itertools.pairwise((INPUTS, *hidden)):
+        # He's weights, for ReLU: they keep the sum of squares, which for a description is far from its length.
+        for (inputs, outputs), squares in zip(
+            itertools.pairwise((INPUTS, *hidden)), (_LOUDNESS, *hidden), strict=False
+        ):
             key, layer_key = jax.random.split(key)
-            # He's, for ReLU. It counts the many inputs that are 0 too; larger weights learnt no faster.
-            weight = (2 / inputs) ** 0.5 * jax.random.normal(layer_key, (inputs, outputs))
+            weight = (2 / squares) ** 0.5 * jax.random.normal(layer_key, (inputs, outputs))
             layers.append(Dense(weight, jnp.zeros(outputs)))
         self.dense = tuple(layers)
 
@@ -195,14 +209,14 @@ def describe(observation: Observation) -> Float[Array, " inputs"]:
     """The inputs of the compact encoder."""
     kinds, blstats = _read(_KIND_OF, observation["glyphs"]), observation["blstats"]
     window = _window(kinds, blstats, *_REACH, 0)
-    parts = (_fovea(window), _patches(window), _fruits(kinds, blstats), _numbers(blstats))
+    parts = (_fovea(window), _patches(window), _landmarks(kinds, blstats), _numbers(blstats))
     return jnp.concatenate([part.ravel() for part in parts])
 
 
 def _fovea(window: Int8[Array, "height width"]) -> Float[Array, "side side kinds"]:
     """The things right around the hero."""
     rows, columns = (slice(reach - FOVEA // 2, reach + FOVEA // 2 + 1) for reach in _REACH)
-    return jax.nn.one_hot(window[rows, columns] - 1, _LAST_KIND)
+    return jax.nn.one_hot(window[rows, columns] - 1, _LAST_KIND) * _FOVEA_SCALE
 
 
 def _patches(window: Int8[Array, "height width"]) -> Float[Array, "rows columns kinds"]:
@@ -220,13 +234,22 @@ def _patches(window: Int8[Array, "height width"]) -> Float[Array, "rows columns 
     return jnp.concatenate(counts, axis=-1)[..., :_LAST_KIND] * _PATCH_SCALE
 
 
-def _fruits(kinds: Int8[Array, "21 79"], blstats: Int[Array, " 27"]) -> Float[Array, "fruits 3"]:
-    """Of each fruit, how many are seen, and how far down and to the right of the hero, in halves of the map."""
-    seen = (kinds == jnp.array(_FRUITS, jnp.int8)[:, None, None]).astype(jnp.float32)
-    down, right = (np.arange(ROWS) - blstats[1]) / (ROWS / 2), (np.arange(COLUMNS) - blstats[0]) / (COLUMNS / 2)
-    count = jnp.sum(seen, axis=(1, 2))
-    places = jnp.stack([jnp.sum(seen * down[:, None], axis=(1, 2)), jnp.sum(seen * right, axis=(1, 2))])
-    return jnp.stack([count, *(places / jnp.maximum(count, 1))], axis=1)
+def _landmarks(kinds: Int8[Array, "21 79"], blstats: Int[Array, " 27"]) -> Float[Array, "landmarks 11"]:
+    """Of each landmark, the nearest that is seen: if there is one, how near, and in which of nine directions."""
+    down, right = np.arange(ROWS)[:, None] - blstats[1], np.arange(COLUMNS) - blstats[0]
+    distance = jnp.maximum(jnp.abs(down), jnp.abs(right))
+    nowhere = ROWS * COLUMNS
+
+    def nearest(glyphs: tuple[Glyph, ...]) -> Float[Array, " 11"]:
+        alike = functools.reduce(jnp.logical_or, (kinds == KINDS[glyph] for glyph in glyphs))
+        cell = jnp.argmin(jnp.where(alike, distance, nowhere))
+        row, column = cell // COLUMNS, cell % COLUMNS
+        seen = alike[row, column].astype(jnp.float32)
+        direction = 3 * jnp.sign(row - blstats[1]) + jnp.sign(column - blstats[0]) + 4
+        near = 1 / jnp.maximum(distance[row, column], 1)
+        return seen * jnp.concatenate([jax.nn.one_hot(direction, 9), jnp.stack([jnp.ones(()), near])])
+
+    return jnp.stack([nearest(glyphs) for glyphs in LANDMARKS])
 
 
 def _numbers(blstats: Int[Array, " 27"]) -> Float[Array, " numbers"]:
