@@ -67,7 +67,15 @@ def _drive(study: Study, variant: Variant, rng: np.random.Generator, ahead: floa
         for s in SEEDS
     ]
     validation = [{"seed": s, **t, "condition": c, "return": score(s, t)} for t in times for c in TRACKS for s in SEEDS]
-    return {"training": training, "f1": f1, "ground_truth": tracks, "validation": validation}
+    curriculum = [
+        {"seed": s, **times[-1], "ice_from": ice, "revealed_from": revealed, "tiles": 400.0, "levels": levels}
+        | {"icy": 400 * ICE[variant.method], "fictitious": 400 / 16}
+        for s in SEEDS
+        for ice, levels in ((0.0, 30.0), (0.04, 20.0), (0.2, 200 * ICE[variant.method]))
+        for revealed in (0, 1, 8, 64)
+    ]
+    exams = {"f1": f1, "ground_truth": tracks, "validation": validation, "curriculum": curriculum}
+    return {"training": training, **exams}
 
 
 def _eat(study: Study, variant: Variant, rng: np.random.Generator, ahead: float) -> dict[str, list[dict[str, Any]]]:

@@ -162,7 +162,13 @@ class TestTable1:
 
     def test_figures_hold_the_right_curves(self, driving: tuple[Data, Report]) -> None:
         data, report = driving
-        assert set(report.figures) == {"ice_seen", "returns_by_ice", "curves_by_steps", "curves_by_gradient_updates"}
+        assert set(report.figures) == {
+            "ice_seen",
+            "curriculum",
+            "returns_by_ice",
+            "curves_by_steps",
+            "curves_by_gradient_updates",
+        }
         seen = lines(report.figures["ice_seen"])
         assert np.mean(seen["PLR⊥"].get_ydata()) == pytest.approx(ICE["robust_plr"], abs=0.003)
         by_updates = lines(report.figures["curves_by_gradient_updates"])
@@ -174,6 +180,13 @@ class TestTable1:
             "new random tracks",
             *[f"{track}, q=0.2" for track in ("Germany", "Italy", "Singapore")],
         ]
+        levels, tiles = report.figures["curriculum"].axes
+        presented = {line.get_label(): line.get_ydata() for line in levels.get_lines()}
+        assert presented["SAMPLR"][0] == 1
+        assert presented["SAMPLR"][-1] == pytest.approx(20 / 70)
+        real, fictitious = tiles.get_lines()[:2]
+        np.testing.assert_allclose(real.get_ydata(), ICE["dr"])
+        np.testing.assert_allclose(fictitious.get_ydata(), 1 / 16)
         ours, theirs = report.figures["returns_by_ice"].axes[:2]
         assert len(ours.containers) == len(data.variants)
         assert len(theirs.containers) == 4

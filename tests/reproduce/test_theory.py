@@ -1,6 +1,7 @@
 """The exact exam: what it says of a student is what the solution of icy road says."""
 
 import itertools
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +27,7 @@ def networks():
 @pytest.fixture(scope="module")
 def rows(networks):
     ticks = []
-    examine = ExactExam().prepare(default_config(ROAD, "samplr", student__hidden=(8,)))
+    examine = ExactExam().prepare(default_config(ROAD, "samplr", student__hidden=(8,)), Path())
     found = examine(networks, lambda: ticks.append(1))
     assert len(ticks) == ExactExam().parts(None) == 1
     return found

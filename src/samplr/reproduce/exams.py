@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import jax
@@ -43,7 +44,7 @@ class SuiteExam:
         """One for each batch."""
         return -(-len(suite_named(config.env, self.suite)) // self.together)
 
-    def prepare(self, config: Config) -> Examiner:
+    def prepare(self, config: Config, run: Path) -> Examiner:
         """Compile the player, and draw the levels."""
         suite = suite_named(config.env, self.suite)
         player = CompiledPlayer(config.env.for_evaluation(), deterministic=False)

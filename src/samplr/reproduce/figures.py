@@ -184,6 +184,39 @@ def ice_seen(data: Data) -> Figure:
     return figure
 
 
+def curriculum(data: Data) -> Figure:
+    """How icy the levels are that each teacher presents in the end, and the tiles that its student comes to."""
+    figure = _figure(9, 4.2)
+    levels, tiles = figure.subplots(1, 2)
+    for name in data.variants:
+        rows, (colour, line) = _of(data.of("curriculum"), name), style(data, name)
+        if not rows:
+            continue
+        how = {"color": colour, "ls": line, "lw": 1.6}
+        bins = sorted({row["ice_from"] for row in rows})
+        total = sum(row["levels"] for row in rows)
+        icier = [sum(row["levels"] for row in rows if row["ice_from"] >= ice) / total for ice in bins]
+        levels.plot(bins, icier, label=data.variants[name].title, **how)
+        met = {revealed: pick(rows, revealed_from=revealed) for revealed in sorted({r["revealed_from"] for r in rows})}
+        met = {revealed: of for revealed, of in met.items() if sum(row["tiles"] for row in of) >= _ENOUGH_TILES}
+        for figure_name, look in (("icy", how), ("fictitious", {**how, "ls": ":"})):
+            share = [sum(row[figure_name] for row in of) / sum(row["tiles"] for row in of) for of in met.values()]
+            tiles.plot([max(revealed, 0.5) for revealed in met], share, **look)
+    levels.set(xlabel="share of the track that is icy: more than", ylabel="levels presented")
+    tiles.axhline(1 / 16, color=GREY, lw=1, ls="--", label="P̄")
+    tiles.plot([], [], color=GREY, ls=":", label="as the posterior expects")
+    tiles.set(xscale="log", xlabel="tiles revealed before", ylabel="next tiles with ice")
+    _plain_numbers(tiles.xaxis)
+    for axis in (levels, tiles):
+        axis.spines[["top", "right"]].set_visible(False)
+    _legend(figure, [levels, tiles])
+    return figure
+
+
+_ENOUGH_TILES = 200
+"""A share of fewer tiles would be noise."""
+
+
 def returns_by_ice(data: Data, paper: Mapping[str, Mapping[str, tuple[float, float]]]) -> Figure:
     """Zero-shot return on the F1 circuits by rate of ice: ours, and the paper's."""
     f1 = at_the_end(data.of("f1"))

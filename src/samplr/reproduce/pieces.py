@@ -90,7 +90,13 @@ class ExamPiece:
     @property
     def work(self) -> float:
         """Parts of the exam, for all students and times."""
-        times = self.folder.study.snapshots if self.exam.at == "every" else 2 - _learns_least(self.config)
+        match self.exam.at:
+            case "every":
+                times = self.folder.study.snapshots
+            case "ends":
+                times = 2 - _learns_least(self.config)
+            case "last":
+                times = 1
         return float(self.exam.parts(self.config) * len(self.batch.seeds) * times)
 
     share_done = 0.0
@@ -104,7 +110,7 @@ class ExamPiece:
         with progress_bar("parts", shown=progress) as bar:
             total = len(updates) * self.exam.parts(config)
             task = bar.add_task(f"{self.batch.variant} × {len(seeds)}: {self.name}", total=total, note="")
-            examine = self.exam.prepare(config)
+            examine = self.exam.prepare(config, run)
             for update in updates:
                 at = {name: times[update][name] for name in ("update", "steps", "gradient_updates")}
                 for row in examine(load_students(run, update, config), lambda: bar.advance(task)):
@@ -121,6 +127,8 @@ class ExamPiece:
             )
         if self.exam.at == "every":
             return list(kept)
+        if self.exam.at == "last":
+            return [kept[-1]]
         wanted = fewest_gradient_updates(config)
         matched = min(kept, key=lambda update: abs(times[update]["gradient_updates"] - wanted))
         return sorted({matched, kept[-1]})

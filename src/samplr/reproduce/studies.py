@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from matplotlib.figure import Figure
@@ -43,14 +44,14 @@ class Exam(Protocol):
         """What its file is called."""
 
     @property
-    def at(self) -> Literal["every", "ends"]:
-        """Whether all snapshots take it, or the last and the one at equal gradient updates."""
+    def at(self) -> Literal["every", "ends", "last"]:
+        """Whether all snapshots take it, the last and the one at equal gradient updates, or the last alone."""
 
     def parts(self, config: Config) -> int:
         """In how many parts a batch of students takes it."""
 
-    def prepare(self, config: Config) -> Examiner:
-        """Make ready to examine the students of a configuration."""
+    def prepare(self, config: Config, run: Path) -> Examiner:
+        """Make ready to examine the students of a configuration, of which this is the run folder."""
 
 
 @dataclass(frozen=True)

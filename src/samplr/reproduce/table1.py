@@ -9,6 +9,7 @@ from rich.table import Table
 
 from samplr.reproduce import figures
 from samplr.reproduce.comparisons import BASES, Basis, Claim, cell, claims_tables, estimate, outcome_of
+from samplr.reproduce.curricula import CurriculumExam
 from samplr.reproduce.exams import SuiteExam
 from samplr.reproduce.folder import TRAINING
 from samplr.reproduce.records import Row, at_equal_updates, at_the_end, pick, score_matrix, scores
@@ -90,6 +91,7 @@ def report(data: Data) -> Report:
         results["claims"] += past_the_paper(data, choose(f1), basis)
     figures_drawn = {
         "ice_seen": figures.ice_seen(data),
+        "curriculum": figures.curriculum(data),
         "returns_by_ice": figures.returns_by_ice(data, PAPER),
         "curves_by_steps": figures.driving_curves(data, "steps"),
         "curves_by_gradient_updates": figures.driving_curves(data, "gradient_updates"),
@@ -230,6 +232,7 @@ TABLE1 = Study(
         SuiteExam("f1", episodes=10, at="ends", together=20, describe=track_and_ice),
         SuiteExam("ground_truth", episodes=500),
         SuiteExam("validation", episodes=10, together=3),
+        CurriculumExam(),
     ),
     training_figures=(
         *(f"{phase}/{figure}" for phase in ("new", "replay") for figure in ("return", "icy_share", "visited", "lap")),

@@ -7,6 +7,7 @@ the levels of greatest regret, so there are variants whose teacher is told the r
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import jax
@@ -66,7 +67,7 @@ class ExactExam:
         """All in one."""
         return 1
 
-    def prepare(self, config: Config) -> Examiner:
+    def prepare(self, config: Config, run: Path) -> Examiner:
         """Compile the judgement."""
         env = config.env
         assert isinstance(env, IcyRoad)
