@@ -257,7 +257,7 @@ class TestJson:
             ({"student": 3}, "student cannot be 3"),
             ({"fictitious": {"samples": "all"}}, r"fictitious\.samples cannot be 'all'.*exact"),
             ({"fictitious": {"samples": 1.5}}, r"fictitious\.samples cannot be 1.5"),
-            ({"teacher": "best"}, "unknown teacher 'best': choose one of dr, plr, robust_plr"),
+            ({"teacher": "best"}, "unknown teacher 'best': choose one of dr, fixed, plr, robust_plr"),
             ({"replay": {"prioritisation": "luck"}}, "'luck': choose one of power, rank"),
             ({"env": {**ICY_ROAD, "segments": "few"}}, "segments cannot be 'few'"),
             ({"workers": 0}, "workers must be at least 1"),

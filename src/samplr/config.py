@@ -15,10 +15,11 @@ from typing import Any, Generic, Literal, TypeVar
 from samplr.envs import environment_name, make_environment
 from samplr.envs.api import Environment
 from samplr.errors import SamplrError, UnknownNameError
+from samplr.teachers.fixed import condition_named
 
 E = TypeVar("E", bound=Environment)
 
-TeacherName = Literal["dr", "plr", "robust_plr"]
+TeacherName = Literal["dr", "plr", "robust_plr", "fixed"]
 GroundingName = Literal["none", "naive", "fictitious"]
 
 METHODS: Mapping[str, tuple[TeacherName, GroundingName]] = {
@@ -66,7 +67,8 @@ class StudentConfig:
     max_gradient_norm: float = 0.5
     """Gradients are scaled down to this global norm."""
     normalise_returns: bool = True
-    """Whether rewards are divided by the running standard deviation of the discounted return."""
+    """Whether rewards are divided by the running standard deviation of the discounted return, and clipped at ten of
+    them: rewards that are rare and of different sizes become equal."""
     normalise_advantages: bool = True
     """Whether advantages are normalised over each rollout."""
 
@@ -127,6 +129,8 @@ class Config(Generic[E]):
     """The environment and its settings."""
     teacher: TeacherName = "robust_plr"
     """Who proposes levels."""
+    presents: str = ""
+    """For teacher `fixed`: the levels it proposes, as SUITE/CONDITION (see `samplr list suites`)."""
     grounding: GroundingName = "fictitious"
     """Which transitions the student learns from."""
     student: StudentConfig = field(default_factory=StudentConfig)
@@ -153,6 +157,11 @@ class Config(Generic[E]):
     """For simulators on the host: the processes they run in; 0 to run them in this one."""
     patience_seconds: float = 60.0
     """For simulators on the host: how long one step of all of them may take before a process counts as hung."""
+
+    @property
+    def replays(self) -> bool:
+        """Whether the teacher keeps levels to replay them."""
+        return self.teacher in ("plr", "robust_plr")
 
     @property
     def method(self) -> str:
@@ -203,9 +212,15 @@ def validate(config: Config) -> None:
     """Raise `SamplrError` where a configuration cannot be trained."""
     _validate_numbers(config)
     student, replay = config.student, config.replay
-    if config.teacher != "dr" and replay.rate == 0:
+    if config.teacher == "fixed":
+        condition_named(config.env, config.presents)
+        if config.fictitious.posterior == "learned" or config.fictitious.prior == "estimated":
+            raise SamplrError("--teacher fixed presents no levels of the ground truth that a belief could learn from")
+    elif config.presents:
+        raise SamplrError(f"--presents is for --teacher fixed, not for '{config.teacher}'")
+    if config.replays and replay.rate == 0:
         raise SamplrError("--replay.rate 0 never replays a level: choose --teacher dr instead")
-    if config.grounding == "fictitious" and config.teacher != "dr" and replay.score == "max_mc":
+    if config.grounding == "fictitious" and config.replays and replay.score == "max_mc":
         raise SamplrError(
             "--replay.score max_mc judges by hindsight, which grounding 'fictitious' rules out: "
             "choose positive_value_loss or l1_value_loss"

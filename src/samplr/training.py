@@ -34,6 +34,7 @@ from samplr.student.ppo import PPO
 from samplr.teachers.api import Outcome, Phase, Teacher
 from samplr.teachers.buffer import Prioritisation
 from samplr.teachers.dr import DomainRandomisation
+from samplr.teachers.fixed import FixedCurriculum
 from samplr.teachers.plr import PrioritisedLevelReplay, new_rollouts_before_replay
 from samplr.teachers.scores import score_named
 
@@ -352,6 +353,8 @@ def build_teacher(config: Config) -> Teacher:
     """The teacher that a configuration names."""
     if config.teacher == "dr":
         return DomainRandomisation()
+    if config.teacher == "fixed":
+        return FixedCurriculum(config.presents)
     replay = config.replay
     return PrioritisedLevelReplay(
         temperature=jnp.float32(replay.temperature),

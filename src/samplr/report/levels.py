@@ -26,7 +26,7 @@ def levels_section(contents: WorldContents) -> str:
 def _of_method(portrait: Portrait) -> str:
     title = escape(portrait.method.title)
     if not portrait.curricula:
-        keeps = portrait.method.config.teacher != "dr"
+        keeps = portrait.method.config.replays
         why = "There is no room for its levels on this page." if keeps else "Every level is a fresh draw; none is kept."
         return f'<h4>{title}</h4><p class="note">{why}</p>'
     first, *others = portrait.curricula

@@ -413,7 +413,12 @@ LIMITS = {
 
 class TestSuites:
     def test_names_and_numbers_of_conditions(self, suites):
-        assert {name: len(suite) for name, suite in suites.items()} == {"ground_truth": 1, "validation": 3, "f1": 120}
+        assert {name: len(suite) for name, suite in suites.items()} == {
+            "ground_truth": 1,
+            "fixed_rates": 7,
+            "validation": 3,
+            "f1": 120,
+        }
         assert list(suites["validation"]) == ["Italy", "Singapore", "Germany"]
         rates = ("", " q=0", " q=0.2", " q=0.4", " q=0.6", " q=0.8")
         assert set(suites["f1"]) == {name + rate for name in LIMITS for rate in rates}

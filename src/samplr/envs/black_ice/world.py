@@ -37,6 +37,7 @@ from samplr.errors import LevelError, SamplrError, UnknownNameError
 from samplr.posteriors import BernoulliEvidence, BernoulliField, BetaBernoulli
 
 EVALUATED_RATES = (0.0, 0.2, 0.4, 0.6, 0.8)
+FIXED_RATES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8)
 VALIDATION_CIRCUITS, VALIDATION_RATE = ("Italy", "Singapore", "Germany"), 0.2
 
 # Half the side of the square that is drawn: the widest of the tracks, with its kerbs and what is seen beside them.
@@ -250,15 +251,26 @@ class BlackIce(GroundedEnvironment):
         return {"paper": of(PAPER_KERNELS), "lineage": of(LINEAGE_KERNELS)}
 
     def suites(self) -> Mapping[str, Suite]:
-        """New random tracks; the three circuits that settings are chosen by; and the F1 benchmark."""
+        """New random tracks, also at fixed rates; the circuits that settings are chosen by; and the F1 benchmark."""
         validation = {name: self.on_circuit(circuit(name), rate=VALIDATION_RATE) for name in VALIDATION_CIRCUITS}
         f1 = {name: sample for one in CIRCUITS.values() for name, sample in self.circuit_suite(one).items()}
-        return {**super().suites(), "validation": validation, "f1": f1}
+        fixed_rates = {f"q={rate:g}": self.at_rate(rate) for rate in FIXED_RATES}
+        return {**super().suites(), "fixed_rates": fixed_rates, "validation": validation, "f1": f1}
 
     def circuit_suite(self, circuit: Circuit) -> Suite:
         """A circuit with ice as the ground truth has it, and at fixed rates."""
         at_rates = {f"{circuit.name} q={rate:g}": self.on_circuit(circuit, rate=rate) for rate in EVALUATED_RATES}
         return {circuit.name: self.on_circuit(circuit), **at_rates}
+
+    def at_rate(self, rate: float) -> LevelSampler:
+        """New random tracks, with ice at a given rate."""
+
+        def sample(key: PRNGKeyArray) -> Level:
+            layout_key, ice_key = jax.random.split(key)
+            layout = self.sample_layout(key=layout_key)
+            return Level(layout, self._ice_at(rate, layout, key=ice_key))
+
+        return sample
 
     def on_circuit(self, circuit: Circuit, rate: float | None = None) -> LevelSampler:
         """Levels on a circuit, with ice at a given rate or as the ground truth has it."""
@@ -267,10 +279,12 @@ class BlackIce(GroundedEnvironment):
         def sample(key: PRNGKeyArray) -> Level:
             if rate is None:
                 return Level(layout, self.sample_aleatoric(layout, key=key))
-            bits = jax.random.bernoulli(key, rate, (self._draws(layout),))
-            return Level(layout, BernoulliField(jnp.float32(rate), bits))
+            return Level(layout, self._ice_at(rate, layout, key=key))
 
         return sample
+
+    def _ice_at(self, rate: float, layout: ControlPoints | CircuitLayout, *, key: PRNGKeyArray) -> BernoulliField:
+        return BernoulliField(jnp.float32(rate), jax.random.bernoulli(key, rate, (self._draws(layout),)))
 
     def level_shapes(self) -> tuple[Level, ...]:
         """A random loop, or a circuit."""
