@@ -13,11 +13,14 @@ import pytest
 from jaxtyping import PyTree
 
 import samplr
+from samplr.config import to_json
 from samplr.envs.icy_road import IcyRoad
 from samplr.errors import RunFolderError, SamplrWarning
 from samplr.posteriors import BernoulliField
 from samplr.run import Run, _unloadable_warning
 from samplr.store import RunFolder, read_checkpoint
+from samplr.store.policies import write_policies
+from samplr.trees import named_leaves
 from store.runs import truncate
 from tiny import STEPS_PER_UPDATE, contents, sharing_programs, tiny_config
 
@@ -231,3 +234,44 @@ def test_a_world_that_no_other_program_will_find_is_told() -> None:
     told = _unloadable_warning(samplr.default_config(Mine()))
     assert told is not None
     assert told.startswith("Mine is defined in the program itself")
+
+
+class TestPoliciesInOneFile:
+    def test_they_act_as_the_students_do_but_for_rounding(self, run: Run, tmp_path: Path) -> None:
+        file = tmp_path / "new folder" / "policies.npz"
+        run.save_policies(file)
+        loaded = samplr.load(file)
+        assert loaded.config == run.config
+        assert jax.tree.structure(loaded.networks) == jax.tree.structure(run.networks)
+        for ours, theirs in zip(jax.tree.leaves(loaded.networks), jax.tree.leaves(run.networks), strict=True):
+            assert ours.dtype == theirs.dtype
+            np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-6)
+        assert [path.name for path in file.parent.iterdir()] == [file.name]
+
+    def test_some_of_them(self, run: Run, tmp_path: Path) -> None:
+        run.save_policies(tmp_path / "first.npz", students=1)
+        loaded = samplr.load(tmp_path / "first.npz")
+        assert loaded.config.seeds == 1
+        np.testing.assert_allclose(
+            loaded.policy.network.actor.weight, run.policies[0].network.actor.weight, rtol=1e-3, atol=1e-6
+        )
+        with pytest.raises(IndexError):
+            loaded.policies[1]
+
+    @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 no archive", b'{"not": "numbers"}'])
+    def test_another_file_is_refused(self, tmp_path: Path, content: bytes) -> None:
+        file = tmp_path / "other.npz"
+        file.write_bytes(content)
+        with pytest.raises(RunFolderError, match="neither a run folder nor a file of policies"):
+            samplr.load(file)
+
+    def test_pickles_are_not_opened(self, tmp_path: Path) -> None:
+        np.savez(tmp_path / "bad.npz", config=np.array({"a": 1}, dtype=object))
+        with pytest.raises(RunFolderError, match="neither a run folder nor a file of policies"):
+            samplr.load(tmp_path / "bad.npz")
+
+    def test_students_of_another_shape_are_refused(self, run: Run, tmp_path: Path) -> None:
+        wider = dataclasses.replace(run, config=dataclasses.replace(run.config, seeds=SEEDS - 1))
+        write_policies(tmp_path / "odd.npz", to_json(wider.config), named_leaves(run.networks))
+        with pytest.raises(RunFolderError, match="another version of samplr"):
+            samplr.load(tmp_path / "odd.npz")

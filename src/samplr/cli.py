@@ -177,7 +177,7 @@ class Eval:
     """Let trained runs play a suite of levels, the same for every run."""
 
     run: tyro.conf.Positional[Path]
-    """The run folder."""
+    """The run folder, or a file of policies."""
     suite: str = "ground_truth"
     """A suite of the run's environment: see `samplr list suites`."""
     levels: Path | None = None
@@ -251,7 +251,7 @@ class Film:
     """Film a trained run on one level, with what the agent cannot see."""
 
     run: tyro.conf.Positional[Path]
-    """The run folder."""
+    """The run folder, or a file of policies."""
     out: Path
     """An .mp4 or .gif file."""
     suite: str = "ground_truth"

@@ -22,8 +22,10 @@ from samplr.errors import RunFolderError, SamplrWarning
 from samplr.progress import progress_bar
 from samplr.shift import ShiftCounts, none_for_nan
 from samplr.store import Arrays, RunFolder, read_checkpoint, read_config, read_metrics
+from samplr.store.policies import read_policies, write_policies
 from samplr.student.networks import ActorCritic, Memory
-from samplr.training import Log, Training, TrainState, memory_warning
+from samplr.training import Log, Training, TrainState, memory_warning, student_shapes
+from samplr.trees import named_leaves, with_named_leaves
 
 MAY_CHANGE = ("steps", "gradient_updates", "log_every", "checkpoint_seconds", "processes", "patience_seconds")
 """What a resumed run may change: how long and how talkative it is, and where it runs, but not what it computes."""
@@ -88,6 +90,18 @@ class Run:
     def policy(self) -> Policy:
         """The policy of the first seed."""
         return self.policies[0]
+
+    def save_policies(self, path: str | Path, *, students: int | None = None) -> None:
+        """Write the students to one small file, which `load` takes like a run folder.
+
+        **Arguments:**
+
+        - `path`: the file.
+        - `students`: how many of them; by default all.
+        """
+        config = dataclasses.replace(self.config, seeds=self.config.seeds if students is None else students)
+        kept = {name: np.asarray(leaf)[: config.seeds] for name, leaf in named_leaves(self.networks).items()}
+        write_policies(Path(path), to_json(config), kept)
 
 
 Watch = Callable[[Mapping[str, Any], ActorCritic], None]
@@ -156,10 +170,12 @@ def load(path: str | Path) -> Run:
 
     **Arguments:**
 
-    - `path`: the folder that `train` wrote.
+    - `path`: the folder that `train` wrote, or a file that `Run.save_policies` wrote.
 
-    **Returns:** the batch of runs.
+    **Returns:** the batch of runs; from a file, without metrics and all that is not a student's.
     """
+    if Path(path).is_file():
+        return _load_policies(Path(path))
     config = from_json(read_config(path))
     checkpoint = read_checkpoint(path)
     training = training_of(config)
@@ -167,6 +183,15 @@ def load(path: str | Path) -> Run:
     rows = [row for row in read_metrics(path) if row["update"] <= checkpoint.update]
     runs = progress.state.runs
     return Run(config, runs.network, rows, _summary(training, progress, rows), runs.beliefs, runs.teacher)
+
+
+def _load_policies(file: Path) -> Run:
+    stored, parameters = read_policies(file)
+    config = from_json(stored)
+    networks = with_named_leaves(student_shapes(config), parameters)
+    if networks is None:
+        raise RunFolderError(f"'{file}' holds students of another version of samplr: train them again")
+    return Run(config, networks, [], {})
 
 
 class _Progress:

@@ -107,7 +107,7 @@ class Training:
         self.beliefs = build_beliefs(config)
         if self.beliefs is None:
             self.grounding.posterior(self.env)
-        jax.eval_shape(self._build_network, jax.random.key(0))
+        student_shapes(config)
         self.monitor = ShiftMonitor.of(self.env)
         self.hyperparameters = hyperparameters or trees.repeat(build_hyperparameters(config), config.seeds)
         self._advance = jit(self._advance_uncompiled, donate_argnums=1)
@@ -164,13 +164,9 @@ class Training:
             horizon *= 2
         return int(np.searchsorted(learned, wanted)) + 1
 
-    def _build_network(self, key: PRNGKeyArray) -> ActorCritic:
-        student = self.config.student
-        return build_network(self.env, student.encoder, student.hidden, student.memory, student.head, key=key)
-
     def _init_run(self, hyperparameters: Hyperparameters, key: PRNGKeyArray) -> RunState:
         network_key, run_key = jax.random.split(key)
-        network = self._build_network(network_key)
+        network = build_student(self.config, key=network_key)
         return RunState(
             network=network,
             opt_state=hyperparameters.ppo.init(network),
@@ -347,6 +343,19 @@ def build_hyperparameters(config: Config) -> Hyperparameters:
         matched_trace=config.fictitious.trace == "matched",
     )
     return Hyperparameters(build_teacher(config), ppo)
+
+
+def build_student(config: Config, *, key: PRNGKeyArray) -> ActorCritic:
+    """A student before its training."""
+    student = config.student
+    return build_network(config.env, student.encoder, student.hidden, student.memory, student.head, key=key)
+
+
+def student_shapes(config: Config) -> ActorCritic:
+    """The students of a batch, as shapes stacked along a leading axis."""
+    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), config.seeds))
+    shapes: ActorCritic = jax.eval_shape(jax.vmap(lambda key: build_student(config, key=key)), keys)
+    return shapes
 
 
 def build_teacher(config: Config) -> Teacher:

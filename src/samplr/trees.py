@@ -1,7 +1,10 @@
 """Pytrees of arrays, handled as if they were arrays."""
 
+from collections.abc import Mapping
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, PyTree
 
 
@@ -23,3 +26,16 @@ def repeat(tree: PyTree, count: int) -> PyTree:
 def stack(*trees: PyTree) -> PyTree:
     """A stack of some."""
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+
+
+def named_leaves(tree: PyTree) -> dict[str, Array]:
+    """The leaves by where they are in the tree."""
+    return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+def with_named_leaves(template: PyTree, leaves: Mapping[str, np.ndarray]) -> PyTree | None:
+    """A tree like the template with these leaves instead; None where names or shapes are not the template's."""
+    shapes = {name: leaf.shape for name, leaf in named_leaves(template).items()}
+    if shapes != {name: leaf.shape for name, leaf in leaves.items()}:
+        return None
+    return jax.tree.unflatten(jax.tree.structure(template), [jnp.asarray(leaves[name]) for name in shapes])

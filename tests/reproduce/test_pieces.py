@@ -93,6 +93,14 @@ class TestAFinishedStudy:
         early = load_students(run, 15, loaded.config)
         assert not np.array_equal(early.actor.weight, kept.actor.weight)
 
+    def test_the_first_student_of_each_variant_is_one_file(self, finished: Path) -> None:
+        assert {file.stem for file in (finished / "policies").iterdir()} == set(SMALL.variants)
+        policy = load(finished / "policies" / "samplr.npz")
+        run = load(finished / "runs" / "samplr" / "seeds-0-1")
+        assert (policy.config.seeds, policy.config.method) == (1, "samplr")
+        for ours, theirs in zip(jax.tree.leaves(policy.networks), jax.tree.leaves(run.networks), strict=True):
+            np.testing.assert_allclose(ours[0], theirs[0], rtol=1e-3, atol=1e-6)
+
     def test_an_exam_is_what_evaluate_says(self, finished: Path) -> None:
         run = load(finished / "runs" / "samplr" / "seeds-0-1")
         for name, episodes in (("ground_truth", 6), ("fixed_rates", 4)):

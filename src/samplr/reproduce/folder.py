@@ -5,6 +5,7 @@
     data/<variant>/variant.json           what was trained
     data/<variant>/seeds-0-9/<name>.csv   the numbers of its `training` and of each exam: there when that is done
     data/<variant>/seeds-0-9/<name>.json  how long that took, and on which device
+    policies/<variant>.npz                its student of seed 0, for `samplr eval` and `samplr film`
     results.json, figures/                the report, a function of `data`
 
 All but `runs` is small. Whoever has `data` alone can rebuild the report, and add seeds.
@@ -105,6 +106,10 @@ class StudyFolder:
     def run(self, batch: Batch) -> Path:
         """The run folder of a batch."""
         return self.root / "runs" / batch.variant / batch.name
+
+    def policy(self, variant: str) -> Path:
+        """The first student of a variant, as one small file."""
+        return self.root / "policies" / f"{variant}.npz"
 
     def is_done(self, batch: Batch, name: str) -> bool:
         """Whether a batch has been trained (`training`), or has taken an exam."""

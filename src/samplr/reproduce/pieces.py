@@ -65,6 +65,9 @@ class TrainingPiece:
         run = train(config, out, resume=True, progress=progress, watch=keep, program=program)
         rows = list(_rows_by_seed(run.metrics, seeds, self.folder.study.training_figures))
         about = {"device": device(), "seconds": run.metrics[-1]["seconds"], "work": self.work}
+        if seeds[0] == 0:
+            # One of each variant is enough to look at.
+            run.save_policies(self.folder.policy(self.batch.variant), students=1)
         self.folder.write(self.batch, TRAINING, rows, about)
 
 

@@ -1,0 +1,43 @@
+"""Trained students as one small file: what they were trained by, and their parameters in half precision."""
+
+import json
+import os
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from samplr.errors import RunFolderError
+from samplr.store.files import explained, temporary_name
+
+_CONFIG = "config"
+
+
+def write_policies(file: Path, config: Mapping[str, Any], parameters: Mapping[str, np.ndarray]) -> None:
+    """Write students; the file appears when it is whole."""
+    arrays = {
+        name: array.astype(np.float16) if np.issubdtype(array.dtype, np.floating) else array
+        for name, array in parameters.items()
+    }
+    text = np.frombuffer(json.dumps(config).encode(), np.uint8)
+    temporary = file.with_name(temporary_name(file.name))
+    with explained("write", file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as stream:
+            np.savez(stream, allow_pickle=False, **{_CONFIG: text}, **arrays)
+        os.replace(temporary, file)
+
+
+def read_policies(file: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Read what `write_policies` wrote: the configuration, and the parameters in single precision."""
+    with explained("read", file):
+        try:
+            with np.load(file, allow_pickle=False) as stored:
+                arrays = {name: stored[name] for name in stored.files}
+            config: dict[str, Any] = json.loads(arrays.pop(_CONFIG).tobytes())
+        except (ValueError, KeyError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+            raise RunFolderError(f"'{file}' is neither a run folder nor a file of policies") from error
+    single = {name: array.astype(np.float32) if array.dtype == np.float16 else array for name, array in arrays.items()}
+    return config, single
