@@ -484,8 +484,10 @@ def test_a_file_of_levels_that_is_missing_or_binary_is_refused(trained: Path, tm
 
 def test_what_is_not_a_run_is_not_played(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("precious")
-    for path in (tmp_path, tmp_path / "file", tmp_path / "absent"):
+    for path in (tmp_path, tmp_path / "absent"):
         assert_refused(command("eval", path), f"'{path}' is not a run folder")
+    file = tmp_path / "file"
+    assert_refused(command("eval", file), f"'{file}' is neither a run folder nor a file of policies")
     (tmp_path / "config.json").write_text("{}")
     assert_refused(command("eval", tmp_path), f"'{tmp_path / 'config.json'}' is not as samplr wrote it")
     assert contents(tmp_path) == {"file": b"precious", "config.json": b"{}"}
