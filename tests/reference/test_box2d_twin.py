@@ -144,7 +144,7 @@ def test_samplr_trains_on_the_real_car_in_two_processes(tmp_path: Path) -> None:
     found = samplr.evaluate(short, again.networks, again.env.suites()["ground_truth"], episodes=2, processes=1)
     figures = found["ground_truth"].figures
     assert figures["length"].tolist() == [[2, 2], [2, 2]]
-    assert set(figures) == {"return", "length", "visited", "icy_share", "lap"}
+    assert set(figures) == {"return", "length", "visited", "visited_icy", "icy_share", "lap"}
 
 
 def test_the_real_car_keeps_the_laws() -> None:

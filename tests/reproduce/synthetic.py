@@ -49,7 +49,8 @@ def _drive(study: Study, variant: Variant, rng: np.random.Generator, ahead: floa
 
     empty = dict.fromkeys(study.training_figures)
     training = [
-        {"seed": s, **t, "seconds": 1.0, **empty, f"{phase}/icy_share": ICE[variant.method] + rng.normal(0, 0.004)}
+        {"seed": s, **t, "seconds": 1.0, **empty, f"{phase}/visited": 0.5}
+        | {f"{phase}/visited_icy": 0.5 * (ICE[variant.method] + rng.normal(0, 0.004))}
         for t in times
         for s in SEEDS
     ]

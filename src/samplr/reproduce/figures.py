@@ -167,8 +167,13 @@ def _phases(row: Row) -> set[str]:
 
 
 def ice_of(row: Row) -> float | None:
-    """The share of visited tiles with ice, in the episodes that a student was trained on."""
-    return on_trained_levels(row, "icy_share")
+    """The share of visited tiles with ice, in the episodes that a student was trained on.
+
+    Of all tiles together: an episode on much ice is short, and there are many of them. Averaged over episodes, they
+    would count for more than the road that was driven on them.
+    """
+    icy, visited = (on_trained_levels(row, name) for name in ("visited_icy", "visited"))
+    return None if icy is None or not visited else icy / visited
 
 
 def ice_seen(data: Data) -> Figure:

@@ -235,7 +235,11 @@ TABLE1 = Study(
         CurriculumExam(),
     ),
     training_figures=(
-        *(f"{phase}/{figure}" for phase in ("new", "replay") for figure in ("return", "icy_share", "visited", "lap")),
+        *(
+            f"{phase}/{figure}"
+            for phase in ("new", "replay")
+            for figure in ("return", "visited", "visited_icy", "icy_share", "lap")
+        ),
         "shift/ice/real_mean",
         "shift/ice/met_mean",
     ),

@@ -151,6 +151,7 @@ def test_metrics(drives):
     for after in drives:
         visited, icy = np.asarray(after.state.drive.visited), np.asarray(after.state.ice.bits)
         np.testing.assert_allclose(after.metrics["visited"], visited.mean(axis=1), rtol=1e-6)
+        np.testing.assert_allclose(after.metrics["visited_icy"], (visited & icy).mean(axis=1), rtol=1e-6)
         np.testing.assert_allclose(
             after.metrics["icy_share"], (visited & icy).sum(axis=1) / visited.sum(axis=1), rtol=1e-6
         )

@@ -89,6 +89,7 @@ class BlackIceSimulator(RealBlackIce):
         visited = self.visited
         metrics = {
             "visited": visited.mean(),
+            "visited_icy": (visited & self.ice).mean(),
             "icy_share": (visited & self.ice).sum() / visited.sum(),
             "lap": float(self._lap_finished),
         }

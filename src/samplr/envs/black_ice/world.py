@@ -195,6 +195,7 @@ class BlackIce(GroundedEnvironment):
             truncated=~after.terminated & (after.frame >= world.road.frame_limit),
             metrics={
                 "visited": jnp.mean(after.visited, dtype=jnp.float32),
+                "visited_icy": jnp.mean(after.visited & icy, dtype=jnp.float32),
                 "icy_share": jnp.sum(after.visited & icy) / jnp.sum(after.visited),
                 "lap": after.lap.astype(jnp.float32),
             },
