@@ -212,6 +212,11 @@ class TestValidate:
         with pytest.raises(SamplrError, match="minibatches 6 does not divide the 64 workers"):
             default_config("icy_road", student__minibatches=6, student__memory=8)
 
+    def test_only_who_remembers_can_be_told_the_last_action(self):
+        with pytest.raises(SamplrError, match=r"sees-actions needs a student that remembers"):
+            default_config("icy_road", student__sees_actions=True)
+        default_config("icy_road", student__sees_actions=True, student__memory=8)
+
     def test_a_configuration_made_by_hand_is_checked_the_same(self):
         with pytest.raises(SamplrError, match="workers"):
             validate(Config(IcyRoad(), workers=0))

@@ -92,8 +92,11 @@ class Fuse(GroundedEnvironment):
 ENV = Fuse()
 
 
-def student_with(memory: int):
-    return jit(lambda key: build_network(ENV, "mlp", (), memory, key=key), runs_once=True)(jax.random.key(0))
+def student_with(memory: int, *, sees_actions: bool = False):
+    def build(key):
+        return build_network(ENV, "mlp", (), memory, sees_actions=sees_actions, key=key)
+
+    return jit(build, runs_once=True)(jax.random.key(0))
 
 
 def telltale():
@@ -218,10 +221,10 @@ def test_the_belief_follows_the_episode_and_restarts_with_it(rollouts):
 
 
 class TestRecurrentStudent:
-    @pytest.fixture(scope="class")
+    @pytest.fixture(scope="class", params=[False, True], ids=["", "sees actions"])
     @staticmethod
-    def student():
-        network = student_with(memory=4)
+    def student(request):
+        network = student_with(memory=4, sees_actions=request.param)
         # A policy that depends on the memory, so that its log-probabilities tell about it.
         return eqx.tree_at(lambda net: net.actor.weight, network, 100 * network.actor.weight)
 
@@ -237,7 +240,7 @@ class TestRecurrentStudent:
         # `unroll` empties the memory at every start; the learner relies on the two being the same.
 
         def unroll(observation, start, action):
-            policy, value = student.unroll(observation, start)
+            policy, value = student.unroll(observation, start, action)
             return value, jax.vmap(lambda p, a: p.log_prob(a))(policy, action)
 
         unroll_all = jit(jax.vmap(unroll, in_axes=1, out_axes=1), runs_once=True)

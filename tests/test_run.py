@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +17,7 @@ import samplr
 from samplr.config import to_json
 from samplr.envs.icy_road import IcyRoad
 from samplr.errors import RunFolderError, SamplrWarning
+from samplr.evaluation import suite_of_levels
 from samplr.posteriors import BernoulliField
 from samplr.run import Run, _unloadable_warning
 from samplr.store import RunFolder, read_checkpoint
@@ -26,9 +28,14 @@ from tiny import STEPS_PER_UPDATE, contents, sharing_programs, tiny_config
 
 SEEDS = 2
 UPDATES = 12
-# A student that sees only the segment it comes from, and has to remember the others.
+# A student that sees only the segment it comes from, and has to remember the others and what it did there.
 CONFIG = tiny_config(
-    IcyRoad(show_counts=False), student__memory=8, seeds=SEEDS, steps=UPDATES * STEPS_PER_UPDATE, log_every=6
+    IcyRoad(show_counts=False),
+    student__memory=8,
+    student__sees_actions=True,
+    seeds=SEEDS,
+    steps=UPDATES * STEPS_PER_UPDATE,
+    log_every=6,
 )
 
 
@@ -155,7 +162,7 @@ def test_a_state_of_another_shape_is_refused(folder: Path) -> None:
 
 
 def test_a_student_that_cannot_be_grounded_is_warned_of(tmp_path: Path) -> None:
-    forgetful = dataclasses.replace(CONFIG, student=dataclasses.replace(CONFIG.student, memory=0))
+    forgetful = dataclasses.replace(CONFIG, student=dataclasses.replace(CONFIG.student, memory=0, sees_actions=False))
     # pytest raises the warning, so that nothing is trained.
     with pytest.raises(SamplrWarning, match=r"this student has no memory .* give it memory"):
         samplr.train(forgetful, tmp_path / "run")
@@ -203,12 +210,13 @@ def test_a_policy_takes_the_most_likely_action_and_samples_with_a_key(run: Run, 
 
 def test_a_policy_goes_on_from_the_memory_it_returned(run: Run, observations: jax.Array) -> None:
     policy, memory = run.policy, None
-    values = []
+    values, actions = [], []
     for observation in observations:
         values.append(float(policy.value(observation, memory)))
-        _, memory = policy.act(observation, memory)
+        action, memory = policy.act(observation, memory)
+        actions.append(action[None])
     starts = jnp.arange(len(observations)) == 0
-    _, along_the_road = policy.network.unroll(observations, starts)
+    _, along_the_road = policy.network.unroll(observations, starts, jnp.stack(actions))
     np.testing.assert_allclose(values, along_the_road, rtol=1e-4, atol=1e-6)
     # Without its memory it would expect something else.
     forgetful = [float(policy.value(observation)) for observation in observations]
@@ -218,7 +226,7 @@ def test_a_policy_goes_on_from_the_memory_it_returned(run: Run, observations: ja
 
 def test_at_the_start_of_an_episode_no_memory_is_the_empty_one(run: Run, observations: jax.Array) -> None:
     policy = run.policy
-    assert_bitwise_equal(policy.initial_memory(), (jnp.zeros(8), jnp.zeros(8)))
+    assert_bitwise_equal(policy.initial_memory(), ((jnp.zeros(8), jnp.zeros(8)), jnp.zeros(2)))
     without, after_none = policy.act(observations[0])
     empty, after_empty = policy.act(observations[0], policy.initial_memory())
     assert int(without) == int(empty)
@@ -275,3 +283,21 @@ class TestPoliciesInOneFile:
         write_policies(tmp_path / "odd.npz", to_json(wider.config), named_leaves(run.networks))
         with pytest.raises(RunFolderError, match="another version of samplr"):
             samplr.load(tmp_path / "odd.npz")
+
+
+def test_a_player_is_told_its_actions_in_an_evaluation_too(run: Run) -> None:
+    env, key = run.env, jax.random.key(5)
+    # Students that are sure, and whose mind what they did can change.
+    sure = eqx.tree_at(lambda net: net.actor.weight, run.networks, 1000 * run.networks.actor.weight)
+    levels = [env.sample_level(key=key) for key in jax.random.split(key, 3)]
+    found = samplr.evaluate(env, sure, suite_of_levels(levels), episodes=1, deterministic=True)
+    for level, condition in zip(levels, found.values(), strict=True):
+        for place, policy in enumerate(dataclasses.replace(run, networks=sure).policies):
+            state, observation = env.reset(None, level.aleatoric, key=key)
+            memory, total, done = None, 0.0, False
+            while not done:
+                action, memory = policy.act(observation, memory)
+                after = env.step(None, state, action, key=key)
+                state, observation, done = after.state, after.observation, bool(after.done)
+                total += float(after.reward)
+            assert condition.figures["return"][place, 0] == pytest.approx(total)

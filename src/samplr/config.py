@@ -42,6 +42,8 @@ class StudentConfig:
     """Sizes of the encoder's hidden layers."""
     memory: int = 0
     """Size of the LSTM; 0 for a student without memory."""
+    sees_actions: bool = False
+    """Whether a student with memory is told its last action: a history is one of actions, too."""
     head: int = 0
     """Size of a hidden layer before the policy and of another before the value; 0 for none."""
     learning_rate: float = 1e-4
@@ -233,6 +235,8 @@ def validate(config: Config) -> None:
         raise SamplrError(
             "--fictitious.prior estimated is for exact posteriors: a learned one finds its prior by itself"
         )
+    if student.sees_actions and not student.memory:
+        raise SamplrError("--student.sees-actions needs a student that remembers: give it a --student.memory")
     sequences = config.workers if student.memory else config.workers * config.rollout
     if sequences % student.minibatches:
         unit = "workers" if student.memory else "workers × rollout steps"

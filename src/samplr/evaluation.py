@@ -158,13 +158,14 @@ def play_episode(
         action_key, step_key = jax.random.split(jax.random.fold_in(steps_key, figures["length"].astype(jnp.int32)))
         policy, _, memory = network(observation, memory)
         raw = policy.most_likely() if deterministic else policy.sample(key=action_key)
-        after = env.step(world, state, network.action_space.decode(raw), key=step_key)
+        action = network.action_space.decode(raw)
+        after = env.step(world, state, action, key=step_key)
         figures = {
             "return": figures["return"] + after.reward,
             "length": figures["length"] + 1,
             **after.metrics,
         }
-        return after.state, after.observation, memory, figures, after.done
+        return after.state, after.observation, network.remember(memory, action), figures, after.done
 
     # Every name an episode tells must be there from the start, so that the loop's carry keeps its shape.
     counters = {"return": jnp.zeros(()), "length": jnp.zeros(())}

@@ -204,13 +204,14 @@ def record(
     """
     episode, posterior = worker.episode, grounding.posterior(env)
     total = episode.episode_return + real.reward
-    belief = episode.belief
+    belief, action = episode.belief, network.action_space.decode(raw)
     if posterior is not None:
-        belief = posterior.update(belief, real.observation, network.action_space.decode(raw), real.done)
-    going_on = Episode(real.state, real.observation, worker.memory, belief, episode.aleatoric, jnp.array(False), total)
+        belief = posterior.update(belief, real.observation, action, real.done)
+    told = network.remember(worker.memory, action)
+    going_on = Episode(real.state, real.observation, told, belief, episode.aleatoric, jnp.array(False), total)
     after = trees.where(real.done, restarted, going_on)
     # The next observation goes first, so that all are one batch for the network.
-    memory = trees.repeat(worker.memory, primed.reward.shape[0])
+    memory = trees.repeat(told, primed.reward.shape[0])
     seen = trees.prepend((after.observation, after.memory), (primed.observation, memory))
     policy, value, memory = jax.vmap(network)(*seen)
     row = Rollout(

@@ -310,7 +310,8 @@ def _act(
 ) -> tuple[Array, Memory, Array]:
     policy, value, memory = network(observation, memory)
     raw = policy.most_likely() if key is None else policy.sample(key=key)
-    return network.action_space.decode(raw), memory, value
+    action = network.action_space.decode(raw)
+    return action, network.remember(memory, action), value
 
 
 def _is_key(leaf: Any) -> bool:

@@ -348,7 +348,9 @@ def build_hyperparameters(config: Config) -> Hyperparameters:
 def build_student(config: Config, *, key: PRNGKeyArray) -> ActorCritic:
     """A student before its training."""
     student = config.student
-    return build_network(config.env, student.encoder, student.hidden, student.memory, student.head, key=key)
+    return build_network(
+        config.env, student.encoder, student.hidden, student.memory, student.head, student.sees_actions, key=key
+    )
 
 
 def student_shapes(config: Config) -> ActorCritic:

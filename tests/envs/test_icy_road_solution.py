@@ -13,6 +13,7 @@ from scipy.special import betaln
 from samplr.compiling import jit
 from samplr.envs.icy_road import IcyRoad, solution
 from samplr.envs.icy_road.world import FAST
+from samplr.errors import SamplrError
 from samplr.evaluation import evaluate
 from samplr.posteriors import BernoulliField
 from samplr.student.networks import build_network
@@ -182,6 +183,12 @@ def table(student):
 
 
 class TestStudents:
+    def test_one_that_sees_its_actions_cannot_be_tabulated(self):
+        build = partial(build_network, ROAD, "mlp", (), 4, sees_actions=True)
+        network = jit(lambda key: build(key=key), runs_once=True)(jax.random.key(1))
+        with pytest.raises(SamplrError, match="no one policy at a history"):
+            solution.tabulate(ROAD, network)
+
     def test_tabulate_asks_what_driving_along_every_road_would_show(self, student, table):
         def drive(bits):
             state, observation = ROAD.reset(None, BernoulliField(jnp.float32(0), bits), key=jax.random.key(0))

@@ -13,7 +13,7 @@ from samplr.envs.api import Level, Origin
 from samplr.envs.fruit_choice import FruitChoice
 from samplr.envs.icy_road import IcyRoad
 from samplr.envs.icy_road.world import FAST, IcyRoadState
-from samplr.envs.spaces import Box, Discrete, MultiDiscrete
+from samplr.envs.spaces import Box, Discrete, MultiDiscrete, encoded
 from samplr.errors import SamplrError
 from samplr.grounding import Fictitious, Moment
 from samplr.posteriors import BernoulliField
@@ -25,7 +25,6 @@ from samplr.posteriors.learned import (
     Bins,
     LearnedPosterior,
     _bins,
-    _encoded,
     _waves,
     cross_entropy,
     first_episodes,
@@ -134,9 +133,9 @@ class TestNetwork:
         np.testing.assert_allclose(jnp.stack(found), opinionated.unroll(observations, actions), atol=1e-6)
 
     def test_actions_of_every_kind_are_numbers(self):
-        assert _encoded(jnp.int32(2), Discrete(3)).tolist() == [0, 0, 1]
-        assert _encoded(jnp.array([1, 0]), MultiDiscrete((2, 3))).tolist() == [0, 1, 1, 0, 0]
-        assert _encoded(jnp.array([0.5, -1.0]), Box((2,), -1.0, 1.0)).tolist() == [0.5, -1.0]
+        assert encoded(jnp.int32(2), Discrete(3)).tolist() == [0, 0, 1]
+        assert encoded(jnp.array([1, 0]), MultiDiscrete((2, 3))).tolist() == [0, 1, 1, 0, 0]
+        assert encoded(jnp.array([0.5, -1.0]), Box((2,), -1.0, 1.0)).tolist() == [0.5, -1.0]
 
     def test_draws_follow_its_probabilities_and_keep_what_was_revealed(self, bins, opinionated):
         state = IcyRoadState(jnp.int32(3), BernoulliField(jnp.float32(0.5), jnp.arange(12) % 2 == 0))

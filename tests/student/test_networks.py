@@ -24,13 +24,26 @@ STEPS = 6
 STARTS = jnp.array([True, False, False, True, True, False])
 
 
-def network_for(env: Environment, encoder: str, hidden: tuple[int, ...], memory: int) -> ActorCritic:
-    return jit(lambda key: build_network(env, encoder, hidden, memory, key=key), runs_once=True)(jax.random.key(0))
+ACTIONS = jnp.array([1, 0, 1, 1, 0, 1])[:, None]
+
+
+def network_for(
+    env: Environment, encoder: str, hidden: tuple[int, ...], memory: int, *, sees_actions: bool = False
+) -> ActorCritic:
+    def build(key: jax.Array) -> ActorCritic:
+        return build_network(env, encoder, hidden, memory, sees_actions=sees_actions, key=key)
+
+    return jit(build, runs_once=True)(jax.random.key(0))
 
 
 @pytest.fixture(scope="module")
 def recurrent() -> ActorCritic:
     return network_for(ROAD, "mlp", (4,), 5)
+
+
+@pytest.fixture(scope="module")
+def self_aware() -> ActorCritic:
+    return network_for(ROAD, "mlp", (4,), 5, sees_actions=True)
 
 
 @pytest.fixture(scope="module")
@@ -46,17 +59,19 @@ _unroll = jit(ActorCritic.unroll, runs_once=True)
 step = jit(ActorCritic.__call__, runs_once=True)
 
 
-def unroll(network: ActorCritic, seen: jax.Array, starts: jax.Array = STARTS) -> tuple[np.ndarray, np.ndarray]:
+def unroll(
+    network: ActorCritic, seen: jax.Array, starts: jax.Array = STARTS, actions: jax.Array = ACTIONS
+) -> tuple[np.ndarray, np.ndarray]:
     """Logits and values along a sequence."""
-    policy, value = _unroll(network, seen, starts)
+    policy, value = _unroll(network, seen, starts, actions)
     assert isinstance(policy, Categorical)
     return np.asarray(policy.logits), np.asarray(value)
 
 
-@pytest.mark.parametrize("kind", ["recurrent", "memoryless"])
+@pytest.mark.parametrize("kind", ["recurrent", "self_aware", "memoryless"])
 def test_a_sequence_gives_what_its_steps_give_one_by_one(kind: str, request: pytest.FixtureRequest) -> None:
     network: ActorCritic = request.getfixturevalue(kind)
-    assert network.recurrent == (kind == "recurrent")
+    assert network.recurrent == (kind != "memoryless")
     seen = observations(0)
     logits, values = unroll(network, seen)
     for t in range(STEPS):
@@ -65,6 +80,25 @@ def test_a_sequence_gives_what_its_steps_give_one_by_one(kind: str, request: pyt
         policy, value, memory = step(network, seen[t], memory)
         np.testing.assert_allclose(logits[t], policy.logits, rtol=1e-4, atol=1e-6)
         np.testing.assert_allclose(values[t], value, rtol=1e-4, atol=1e-6)
+        memory = network.remember(memory, ROAD.action_space.decode(ACTIONS[t]))
+
+
+def test_the_last_action_is_seen_within_an_episode_by_those_who_are_told(
+    recurrent: ActorCritic, self_aware: ActorCritic
+) -> None:
+    seen, otherwise = observations(0), ACTIONS.at[1].set(1).at[2].set(0)
+    np.testing.assert_array_equal(unroll(recurrent, seen)[1], unroll(recurrent, seen, actions=otherwise)[1])
+    changed = np.abs(unroll(self_aware, seen)[1] - unroll(self_aware, seen, actions=otherwise)[1]) > 1e-6
+    # The action at step 1 is known at step 2; the one at step 2 ended its episode.
+    assert changed.tolist() == [False, False, True, False, False, False]
+
+
+def test_being_told_ones_actions_leaves_the_rest_of_a_network_as_it_is(
+    recurrent: ActorCritic, self_aware: ActorCritic
+) -> None:
+    assert self_aware.acted is not None
+    without = eqx.tree_at(lambda net: net.acted, self_aware, None)
+    assert jax.tree.all(jax.tree.map(lambda a, b: jnp.array_equal(a, b), without, recurrent))
 
 
 def test_what_was_seen_before_a_start_is_forgotten_and_what_came_after_it_is_not(recurrent: ActorCritic) -> None:

@@ -31,7 +31,9 @@ from .worlds import AimBandit, ChoiceBandit, LockBandit, Recall
 class Told(eqx.Module):
     """A "network" that says what the observation tells it to: logits and a value."""
 
-    def unroll(self, observations: dict[str, jax.Array], starts: jax.Array) -> tuple[Categorical, jax.Array]:
+    def unroll(
+        self, observations: dict[str, jax.Array], starts: jax.Array, raw_actions: jax.Array
+    ) -> tuple[Categorical, jax.Array]:
         return Categorical(observations["logits"][:, None]), observations["value"]
 
 

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -55,3 +56,16 @@ class Box:
 
 
 ActionSpace = Discrete | MultiDiscrete | Box
+
+
+def encoded_size(space: ActionSpace) -> int:
+    """How many numbers `encoded` gives."""
+    return math.prod(space.shape) if isinstance(space, Box) else sum(space.sizes)
+
+
+def encoded(action: Array, space: ActionSpace) -> Float[Array, " size"]:
+    """An action, as the environment takes it, as numbers for a network: choices as one-hot vectors."""
+    if isinstance(space, Box):
+        return jnp.ravel(action).astype(jnp.float32)
+    choices = zip(jnp.atleast_1d(action), space.sizes, strict=True)
+    return jnp.concatenate([jax.nn.one_hot(choice, size) for choice, size in choices])

@@ -77,4 +77,5 @@ def _act(
     action_key, _ = jax.random.split(jax.random.fold_in(key, time))
     policy, _, memory = network(observation, memory)
     raw = policy.most_likely() if deterministic else policy.sample(key=action_key)
-    return network.action_space.decode(raw), memory
+    action = network.action_space.decode(raw)
+    return action, network.remember(memory, action)

@@ -164,6 +164,7 @@ def _play(
         action = student.action_space.decode(policy.sample(key=action_key))
         after = env.step(world, state, action, key=luck)
         belief = posterior.update(belief, after.observation, action, after.done)
+        memory = student.remember(memory, action)
         return (after.state, after.observation, memory, belief, live & ~after.done), answers
 
     reset_key, steps_key = jax.random.split(key)

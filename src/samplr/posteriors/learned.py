@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from samplr.compiling import jit
 from samplr.envs.api import Aleatoric, Encoder, Evidence, GroundedEnvironment, Observation
-from samplr.envs.spaces import ActionSpace, Box
+from samplr.envs.spaces import ActionSpace, encoded, encoded_size
 from samplr.posteriors import Belief, Posterior
 
 DRAWS = 2**14
@@ -123,7 +123,7 @@ class BeliefNetwork(eqx.Module):
         numbers, size = bins.shape
         self.encoder = encoder
         self.action_space = action_space
-        self.cell = eqx.nn.GRUCell(features + _action_size(action_space), memory, key=key)
+        self.cell = eqx.nn.GRUCell(features + encoded_size(action_space), memory, key=key)
         # Zero, so that the belief begins as the prior.
         waves = bins.waves.shape[1]
         heads = [eqx.nn.Linear(memory + number * size, waves, key=key) for number in range(numbers)]
@@ -137,13 +137,13 @@ class BeliefNetwork(eqx.Module):
         self, memory: Float[Array, " memory"], observation: Observation, action: Array | None
     ) -> Float[Array, " memory"]:
         """What is remembered after an action, and the observation that followed it."""
-        done = jnp.zeros(_action_size(self.action_space)) if action is None else _encoded(action, self.action_space)
+        done = jnp.zeros(encoded_size(self.action_space)) if action is None else encoded(action, self.action_space)
         return self.cell(jnp.concatenate([self.encoder(observation), done]), memory)
 
     def unroll(self, observations: PyTree, actions: Array) -> Float[Array, "t memory"]:
         """What is remembered at each step of an episode; `actions` are those that followed the observations."""
         features = jax.vmap(self.encoder)(observations)
-        done = jax.vmap(lambda action: _encoded(action, self.action_space))(actions)
+        done = jax.vmap(lambda action: encoded(action, self.action_space))(actions)
         before = jnp.concatenate([jnp.zeros_like(done[:1]), done[:-1]])
 
         def remember(memory: Array, inputs: Array) -> tuple[Array, Array]:
@@ -160,18 +160,6 @@ class BeliefNetwork(eqx.Module):
         known = jax.nn.one_hot(before, bins.shape[1]).ravel()
         amplitudes = self.heads[number](jnp.concatenate([memory, known]))
         return jax.nn.log_softmax(amplitudes @ bins.waves[number] + bins.log_prior[number])
-
-
-def _action_size(space: ActionSpace) -> int:
-    return int(np.prod(space.shape)) if isinstance(space, Box) else sum(space.sizes)
-
-
-def _encoded(action: Array, space: ActionSpace) -> Float[Array, " size"]:
-    """An action, as the environment takes it, as numbers: choices as one-hot vectors."""
-    if isinstance(space, Box):
-        return jnp.ravel(action).astype(jnp.float32)
-    choices = zip(jnp.atleast_1d(action), space.sizes, strict=True)
-    return jnp.concatenate([jax.nn.one_hot(choice, size) for choice, size in choices])
 
 
 class LearnedPosterior(Posterior):

@@ -92,7 +92,8 @@ def _drive(config: Config, network: ActorCritic, level: Level, *, key: PRNGKeyAr
         action_key, step_key = jax.random.split(key)
         policy, _, memory = network(observation, memory)
         before = env.evidence(state)
-        after = env.step(world, state, network.action_space.decode(policy.sample(key=action_key)), key=step_key)
+        action = network.action_space.decode(policy.sample(key=action_key))
+        after = env.step(world, state, action, key=step_key)
         now = env.evidence(after.state)
         revealed = jnp.sum(before.revealed)
         tiles = jnp.where(over, 0, jnp.sum(now.revealed) - revealed)
@@ -101,7 +102,7 @@ def _drive(config: Config, network: ActorCritic, level: Level, *, key: PRNGKeyAr
         told = {"tiles": tiles, "icy": icy, "fictitious": expected}
         row = _one_hot(revealed, REVEALED)
         counts = {name: row * number for name, number in told.items()}
-        return (after.state, after.observation, memory, over | after.done), counts
+        return (after.state, after.observation, network.remember(memory, action), over | after.done), counts
 
     begin = (state, observation, network.initial_memory(), jnp.array(False))
     _, counts = jax.lax.scan(step, begin, jax.random.split(steps_key, config.rollout))

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from samplr import trees
 from samplr.envs.api import Encoder, Environment
-from samplr.envs.spaces import ActionSpace
+from samplr.envs.spaces import ActionSpace, encoded, encoded_size
 from samplr.errors import UnknownNameError
 from samplr.student.distributions import Policy, policy_from, policy_outputs
 
@@ -79,6 +79,8 @@ class ActorCritic(eqx.Module):
     actor: eqx.nn.Linear
     critic: eqx.nn.Linear
     action_space: ActionSpace = eqx.field(static=True)
+    acted: eqx.nn.Linear | None = None
+    """What the last action adds to the memory's inputs, for a student that is told it."""
 
     @property
     def recurrent(self) -> bool:
@@ -87,25 +89,56 @@ class ActorCritic(eqx.Module):
 
     def initial_memory(self) -> Memory:
         """The memory at the start of an episode."""
-        return None if self.lstm is None else self.lstm.empty()
+        if self.lstm is None or self.acted is None:
+            return None if self.lstm is None else self.lstm.empty()
+        return (self.lstm.empty(), jnp.zeros(encoded_size(self.action_space)))
 
     def __call__(self, observation: PyTree, memory: Memory) -> tuple[Policy, Float[Array, ""], Memory]:
         """One step.
 
-        **Returns:** the policy, the value, and the memory that the next observation continues from.
+        **Returns:** the policy, the value, and the memory that the next observation continues from, once it was told
+        the action (`remember`).
         """
         features = self.encoder(observation)
         if self.lstm is not None:
-            memory = self.lstm(self.lstm.incoming(features), memory)
-            features = memory[0]
+            incoming = self.lstm.incoming(features)
+            if self.acted is None:
+                memory = self.lstm(incoming, memory)
+                features = memory[0]
+            else:
+                past, last = memory
+                past = self.lstm(incoming + self.acted(last), past)
+                memory, features = (past, jnp.zeros_like(last)), past[0]
         return (*self._heads(features), memory)
 
-    def unroll(self, observations: PyTree, starts: Bool[Array, " t"]) -> tuple[Policy, Float[Array, " t"]]:
-        """Policies and values along a sequence that begins with an empty memory, emptied again at every start."""
+    def remember(self, memory: Memory, action: Array) -> Memory:
+        """The memory of a student that has now taken an action; the same memory for one that is not told."""
+        if self.acted is None:
+            return memory
+        return (memory[0], encoded(action, self.action_space))
+
+    def unroll(
+        self, observations: PyTree, starts: Bool[Array, " t"], raw_actions: Array
+    ) -> tuple[Policy, Float[Array, " t"]]:
+        """Policies and values along a sequence that begins with an empty memory, emptied again at every start.
+
+        **Arguments:**
+
+        - `raw_actions`: what was done after each observation, as the policy sampled it.
+        """
         features = jax.vmap(self.encoder)(observations)
         if self.lstm is not None:
-            features = _remember_all(self.lstm, features, starts)
+            incoming = jax.vmap(self.lstm.incoming)(features)
+            if self.acted is not None:
+                incoming += jax.vmap(self.acted)(self._last_actions(raw_actions, starts))
+            features = _remember_all(self.lstm, incoming, starts)
         return jax.vmap(self._heads)(features)
+
+    def _last_actions(self, raw_actions: Array, starts: Bool[Array, " t"]) -> Float[Array, "t size"]:
+        """The action before each observation; none at a start."""
+        done = jax.vmap(lambda raw: encoded(self.action_space.decode(raw), self.action_space))(raw_actions)
+        before = jnp.concatenate([jnp.zeros_like(done[:1]), done[:-1]])
+        return jnp.where(starts[:, None], 0.0, before)
 
     def _heads(self, features: Array) -> tuple[Policy, Float[Array, ""]]:
         acting = _through(self.actor_hidden, features)
@@ -113,7 +146,7 @@ class ActorCritic(eqx.Module):
         return policy_from(self.actor(acting), self.action_space), self.critic(judging)[0]
 
 
-def _remember_all(lstm: LSTM, features: Float[Array, "t inputs"], starts: Bool[Array, " t"]) -> Float[Array, "t size"]:
+def _remember_all(lstm: LSTM, incoming: Float[Array, "t gates"], starts: Bool[Array, " t"]) -> Float[Array, "t size"]:
     empty = lstm.empty()
 
     def remember(memory: Memory, step: tuple[Array, Array]) -> tuple[Memory, Array]:
@@ -121,7 +154,7 @@ def _remember_all(lstm: LSTM, features: Float[Array, "t inputs"], starts: Bool[A
         memory = lstm(incoming, trees.where(start, empty, memory))
         return memory, memory[0]
 
-    return jax.lax.scan(remember, empty, (jax.vmap(lstm.incoming)(features), starts))[1]
+    return jax.lax.scan(remember, empty, (incoming, starts))[1]
 
 
 def _through(layer: eqx.nn.Linear | None, features: Array) -> Array:
@@ -175,6 +208,7 @@ def build_network(
     hidden: tuple[int, ...],
     memory_size: int,
     head: int = 0,
+    sees_actions: bool = False,
     *,
     key: PRNGKeyArray,
 ) -> ActorCritic:
@@ -186,6 +220,7 @@ def build_network(
     - `hidden`: sizes of the encoder's hidden layers.
     - `memory_size`: size of the LSTM, or 0 for a student without memory.
     - `head`: size of a hidden layer before the policy and of another before the value, or 0 for none.
+    - `sees_actions`: whether the LSTM is told the last action.
     """
     encoder_key, lstm_key, actor_key, critic_key = jax.random.split(key, 4)
     encode = build_encoder(env, encoder, hidden, key=encoder_key)
@@ -202,4 +237,9 @@ def build_network(
     features = head or inputs_of_heads
     actor = orthogonal(features, policy_outputs(env.action_space), gain=POLICY_HEAD_GAIN, key=actor_key)
     critic = orthogonal(features, 1, gain=1.0, key=critic_key)
-    return ActorCritic(encode, lstm, actor_hidden, critic_hidden, actor, critic, env.action_space)
+    acted = None
+    if sees_actions:
+        # Folded in, so that a network without it begins as it always did.
+        key = jax.random.fold_in(lstm_key, 1)
+        acted = eqx.nn.Linear(encoded_size(env.action_space), 4 * memory_size, use_bias=False, key=key)
+    return ActorCritic(encode, lstm, actor_hidden, critic_hidden, actor, critic, env.action_space, acted)

@@ -136,7 +136,7 @@ class PPO(eqx.Module):
 
     def loss(self, network: ActorCritic, batch: Batch) -> tuple[Scalar, Losses]:
         """The clipped surrogate, the value loss and the entropy bonus of one minibatch."""
-        policy, value = jax.vmap(network.unroll, in_axes=1, out_axes=1)(batch.observation, batch.start)
+        policy, value = jax.vmap(network.unroll, in_axes=1, out_axes=1)(batch.observation, batch.start, batch.action)
         over_steps = jax.vmap(jax.vmap(lambda p, a: (p.log_prob(a), p.entropy())))
         log_prob, entropy = over_steps(policy, batch.action)
         log_ratio = log_prob - batch.log_prob

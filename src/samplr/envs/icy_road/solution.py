@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from samplr.envs.icy_road.world import FAST, IcyRoad, IcyRoadState
+from samplr.errors import SamplrError
 from samplr.posteriors import BernoulliField
 from samplr.student.distributions import Categorical
 from samplr.student.networks import ActorCritic
@@ -111,6 +112,8 @@ def value_error(env: IcyRoad, table: HistoryTable, *, discount: float) -> Float[
 
 def tabulate(env: IcyRoad, network: ActorCritic) -> HistoryTable:
     """Ask a student for its policy and value at every history, memory included."""
+    if network.acted is not None:
+        raise SamplrError("a student that sees its actions has no one policy at a history of roads: train it without")
     memory = jax.tree.map(lambda leaf: leaf[None], network.initial_memory())
     fast, value = [], []
     for depth in range(env.segments):
