@@ -219,7 +219,7 @@ def test_of_several_landmarks_alike_the_nearest_is_told() -> None:
     assert np.any(split(both)[2] != split(far)[2])
 
 
-def test_neither_the_walls_nor_the_floor_drown_what_matters() -> None:
+def test_what_matters_is_heard_over_walls_and_floors() -> None:
     """In rooms as they are, a fruit is a good part of the description's sum of squares."""
     world = FruitChoice(max_rooms=4)
     keys = jax.random.split(jax.random.key(0), 50)

@@ -152,7 +152,7 @@ KINDS = {
 rock, what was never seen, what is outside the map, and the hero, who is always in the middle."""
 _LAST_KIND = max(KINDS.values())
 _COMMON = np.array([kind in (KINDS[Glyph.FLOOR], KINDS[Glyph.DARK_FLOOR], 1) for kind in range(1, _LAST_KIND + 1)])
-"""Walls and floors: what a map is full of. Told as loudly as the rest, they would drown it."""
+"""Walls and floors: what a map is full of. They are told more softly than the rest."""
 
 LANDMARKS = (
     (Glyph.VERTICAL_DOOR, Glyph.HORIZONTAL_DOOR),
