@@ -35,7 +35,8 @@ def named_leaves(tree: PyTree) -> dict[str, Array]:
 
 def with_named_leaves(template: PyTree, leaves: Mapping[str, np.ndarray]) -> PyTree | None:
     """A tree like the template with these leaves instead; None where names or shapes are not the template's."""
-    shapes = {name: leaf.shape for name, leaf in named_leaves(template).items()}
-    if shapes != {name: leaf.shape for name, leaf in leaves.items()}:
+    wanted = named_leaves(template)
+    if {name: leaf.shape for name, leaf in wanted.items()} != {name: leaf.shape for name, leaf in leaves.items()}:
         return None
-    return jax.tree.unflatten(jax.tree.structure(template), [jnp.asarray(leaves[name]) for name in shapes])
+    in_order = [jnp.asarray(leaves[name], leaf.dtype) for name, leaf in wanted.items()]
+    return jax.tree.unflatten(jax.tree.structure(template), in_order)

@@ -31,7 +31,7 @@ def write_policies(file: Path, config: Mapping[str, Any], parameters: Mapping[st
 
 
 def read_policies(file: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Read what `write_policies` wrote: the configuration, and the parameters in single precision."""
+    """Read what `write_policies` wrote: the configuration, and the parameters, still in half precision."""
     with explained("read", file):
         try:
             with np.load(file, allow_pickle=False) as stored:
@@ -39,5 +39,4 @@ def read_policies(file: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
             config: dict[str, Any] = json.loads(arrays.pop(_CONFIG).tobytes())
         except (ValueError, KeyError, EOFError, AttributeError, zipfile.BadZipFile) as error:
             raise RunFolderError(f"'{file}' is neither a run folder nor a file of policies") from error
-    single = {name: array.astype(np.float32) if array.dtype == np.float16 else array for name, array in arrays.items()}
-    return config, single
+    return config, arrays
