@@ -1,5 +1,6 @@
 """Reports: claims, tables and figures follow from the numbers alone."""
 
+import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -190,6 +191,11 @@ class TestTable1:
         ours, theirs = report.figures["returns_by_ice"].axes[:2]
         assert len(ours.containers) == len(data.variants)
         assert len(theirs.containers) == 4
+
+
+def test_a_curriculum_that_nobody_looked_at_makes_an_empty_figure(driving: tuple[Data, Report]) -> None:
+    data = driving[0]
+    figures.curriculum(Data(data.variants, {})).savefig(io.BytesIO(), dpi=30)
 
 
 class TestFruit:

@@ -210,7 +210,8 @@ def curriculum(data: Data) -> Figure:
     levels.set(xlabel="share of the track that is icy: more than", ylabel="levels presented")
     tiles.axhline(1 / 16, color=GREY, lw=1, ls="--", label="P̄")
     tiles.plot([], [], color=GREY, ls=":", label="as the posterior expects")
-    tiles.set(xscale="log", xlabel="tiles revealed before", ylabel="next tiles with ice")
+    # From none, drawn at one half, to all: a logarithmic axis without curves needs to be told.
+    tiles.set(xscale="log", xlim=(0.45, 500), xlabel="tiles revealed before", ylabel="next tiles with ice")
     _plain_numbers(tiles.xaxis)
     for axis in (levels, tiles):
         axis.spines[["top", "right"]].set_visible(False)
