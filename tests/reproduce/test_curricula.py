@@ -10,11 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from samplr.compiling import jit
 from samplr.config import Config, default_config
 from samplr.posteriors import BernoulliField
 from samplr.reproduce import curricula
 from samplr.reproduce.curricula import ICE, REVEALED, CurriculumExam
-from samplr.run import Run, train
+from samplr.run import Run
+from samplr.student.networks import ActorCritic
+from samplr.teachers.buffer import LevelBuffer
+from samplr.teachers.dr import sample_levels
+from samplr.training import build_student
 
 WORKERS, ROLLOUTS = 2, 3
 
@@ -38,7 +43,18 @@ def configured(method: str) -> Config:
 
 @pytest.fixture(scope="module")
 def trained() -> Run:
-    return train(configured("robust_plr"), progress=False)
+    """As if trained: a student, and a teacher that remembers as many levels as it can."""
+    config = configured("robust_plr")
+
+    def begin(key: jax.Array) -> tuple[ActorCritic, LevelBuffer]:
+        levels = sample_levels(config.env, config.replay.capacity, key=key)
+        buffer = LevelBuffer.empty(jax.tree.map(lambda leaf: leaf[0], levels), config.replay.capacity)
+        filled = jnp.ones_like(buffer.filled)
+        buffer = eqx.tree_at(lambda b: (b.levels, b.score, b.filled), buffer, (levels, jnp.ones(4), filled))
+        return build_student(config, key=key), buffer
+
+    networks, buffers = jit(jax.vmap(begin), runs_once=True)(jax.random.split(jax.random.key(0), 1))
+    return Run(config, networks, [], {}, None, buffers)
 
 
 def examined(monkeypatch: pytest.MonkeyPatch, run: Run) -> list[dict[str, Any]]:
