@@ -97,9 +97,10 @@ class Run:
         **Arguments:**
 
         - `path`: the file.
-        - `students`: how many of them; by default all.
+        - `students`: how many of them at most; by default all.
         """
-        config = dataclasses.replace(self.config, seeds=self.config.seeds if students is None else students)
+        seeds = self.config.seeds if students is None else min(students, self.config.seeds)
+        config = dataclasses.replace(self.config, seeds=seeds)
         kept = {name: np.asarray(leaf)[: config.seeds] for name, leaf in named_leaves(self.networks).items()}
         write_policies(Path(path), to_json(config), kept)
 

@@ -50,7 +50,9 @@ def trained() -> Run:
         levels = sample_levels(config.env, config.replay.capacity, key=key)
         buffer = LevelBuffer.empty(jax.tree.map(lambda leaf: leaf[0], levels), config.replay.capacity)
         filled = jnp.ones_like(buffer.filled)
-        buffer = eqx.tree_at(lambda b: (b.levels, b.score, b.filled), buffer, (levels, jnp.ones(4), filled))
+        buffer = eqx.tree_at(
+            lambda b: (b.levels, b.score, b.filled), buffer, (levels, jnp.ones_like(buffer.score), filled)
+        )
         return build_student(config, key=key), buffer
 
     networks, buffers = jit(jax.vmap(begin), runs_once=True)(jax.random.split(jax.random.key(0), 1))

@@ -89,9 +89,10 @@ class ActorCritic(eqx.Module):
 
     def initial_memory(self) -> Memory:
         """The memory at the start of an episode."""
-        if self.lstm is None or self.acted is None:
-            return None if self.lstm is None else self.lstm.empty()
-        return (self.lstm.empty(), jnp.zeros(encoded_size(self.action_space)))
+        if self.lstm is None:
+            return None
+        empty = self.lstm.empty()
+        return empty if self.acted is None else (empty, jnp.zeros(encoded_size(self.action_space)))
 
     def __call__(self, observation: PyTree, memory: Memory) -> tuple[Policy, Float[Array, ""], Memory]:
         """One step.
