@@ -3,6 +3,7 @@
 import functools
 import subprocess
 import sys
+from collections.abc import Callable
 
 import equinox as eqx
 import jax
@@ -209,3 +210,27 @@ def test_the_memory_is_an_lstm() -> None:
     memory = (jnp.linspace(-1, 1, 5), jnp.linspace(2, -2, 5))
     for mine, theirs in zip(lstm(lstm.incoming(inputs), memory), reference(inputs, memory), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-5)
+
+
+def test_gradients_along_a_sequence_are_those_of_its_steps() -> None:
+    lstm = LSTM(3, 5, key=jax.random.key(0))
+    incoming, target = jax.random.normal(jax.random.key(1), (2, STEPS, 20))
+
+    def step_by_step(lstm: LSTM, incoming: jax.Array) -> jax.Array:
+        outputs = []
+        for now, start in zip(incoming, STARTS, strict=True):
+            memory = lstm(now, lstm.empty() if start else memory)
+            outputs.append(memory[0])
+        return jnp.stack(outputs)
+
+    def weighted(unroll: Callable[[LSTM, jax.Array], jax.Array]) -> tuple[LSTM, jax.Array]:
+        def loss(both: tuple[LSTM, jax.Array]) -> jax.Array:
+            return jnp.sum(target[:, :5] * unroll(*both))
+
+        return eqx.filter_grad(loss)((lstm, incoming))
+
+    at_once = weighted(lambda lstm, incoming: lstm.unroll(incoming, STARTS))
+    mine, expected = at_once[0].remembered.weight, weighted(step_by_step)[0].remembered.weight
+    assert jnp.max(jnp.abs(expected)) > 0.01
+    np.testing.assert_allclose(mine, expected, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(at_once[1], weighted(step_by_step)[1], rtol=1e-4, atol=1e-6)

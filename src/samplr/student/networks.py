@@ -64,9 +64,11 @@ class LSTM(eqx.Module):
     def __call__(self, incoming: Float[Array, " gates"], memory: Memory) -> Memory:
         """One step, from inputs that went through `self.incoming`; the first part of a memory is what it puts out."""
         output, cell = memory
-        enter, keep, news, leave = jnp.split(incoming + self.remembered(output), 4)
-        cell = jax.nn.sigmoid(keep) * cell + jax.nn.sigmoid(enter) * jnp.tanh(news)
-        return (jax.nn.sigmoid(leave) * jnp.tanh(cell), cell)
+        return _gated(incoming + self.remembered(output), cell)
+
+    def unroll(self, incoming: Float[Array, "t gates"], starts: Bool[Array, " t"]) -> Float[Array, "t size"]:
+        """What it puts out along a sequence that begins with an empty memory, emptied again at every start."""
+        return _outputs(self.remembered.weight, incoming, starts)
 
 
 class ActorCritic(eqx.Module):
@@ -132,7 +134,7 @@ class ActorCritic(eqx.Module):
             incoming = jax.vmap(self.lstm.incoming)(features)
             if self.acted is not None:
                 incoming += jax.vmap(self.acted)(self._last_actions(raw_actions, starts))
-            features = _remember_all(self.lstm, incoming, starts)
+            features = self.lstm.unroll(incoming, starts)
         return jax.vmap(self._heads)(features)
 
     def _last_actions(self, raw_actions: Array, starts: Bool[Array, " t"]) -> Float[Array, "t size"]:
@@ -147,15 +149,54 @@ class ActorCritic(eqx.Module):
         return policy_from(self.actor(acting), self.action_space), self.critic(judging)[0]
 
 
-def _remember_all(lstm: LSTM, incoming: Float[Array, "t gates"], starts: Bool[Array, " t"]) -> Float[Array, "t size"]:
-    empty = lstm.empty()
+def _gated(gates: Float[Array, " gates"], cell: Float[Array, " size"]) -> Memory:
+    """The memory after a step, from the weighted sums that open its gates."""
+    enter, keep, news, leave = jnp.split(gates, 4)
+    cell = jax.nn.sigmoid(keep) * cell + jax.nn.sigmoid(enter) * jnp.tanh(news)
+    return (jax.nn.sigmoid(leave) * jnp.tanh(cell), cell)
 
-    def remember(memory: Memory, step: tuple[Array, Array]) -> tuple[Memory, Array]:
-        incoming, start = step
-        memory = lstm(incoming, trees.where(start, empty, memory))
-        return memory, memory[0]
 
-    return jax.lax.scan(remember, empty, (incoming, starts))[1]
+@jax.custom_vjp
+def _outputs(
+    weight: Float[Array, "gates size"], incoming: Float[Array, "t gates"], starts: Bool[Array, " t"]
+) -> Float[Array, "t size"]:
+    """What an LSTM puts out along a sequence, given the weights of what it remembers.
+
+    Its gradient is written out because a scan's would add to that of the weights at every step, which costs more than
+    all else. Here the scan finds the gradients of the gates, and one product afterwards that of the weights.
+    """
+    return _outputs_forward(weight, incoming, starts)[0]
+
+
+def _outputs_forward(weight: Array, incoming: Array, starts: Array) -> tuple[Array, Any]:
+    empty = (jnp.zeros(weight.shape[1], incoming.dtype),) * 2
+
+    def step(memory: Memory, now: tuple[Array, Array]) -> tuple[Memory, Any]:
+        incoming, start = now
+        output, cell = trees.where(start, empty, memory)
+        gates = incoming + weight @ output
+        memory = _gated(gates, cell)
+        return memory, (memory[0], (output, cell, gates))
+
+    _, (outputs, passed) = jax.lax.scan(step, empty, (incoming, starts))
+    return outputs, (weight, starts, passed)
+
+
+def _outputs_backward(kept: Any, by_output: Float[Array, "t size"]) -> tuple[Array, Array, None]:
+    weight, starts, (outputs, cells, gates) = kept
+    nothing = (jnp.zeros_like(by_output[0]),) * 2
+
+    def step(by_memory: Memory, now: Any) -> tuple[Memory, Array]:
+        by_output, start, cell, gates = now
+        _, pull_back = jax.vjp(_gated, gates, cell)
+        by_gates, by_cell = pull_back((by_memory[0] + by_output, by_memory[1]))
+        return trees.where(start, nothing, (by_gates @ weight, by_cell)), by_gates
+
+    _, by_gates = jax.lax.scan(step, nothing, (by_output, starts, cells, gates), reverse=True)
+    return by_gates.T @ outputs, by_gates, None
+
+
+_outputs.defvjp(_outputs_forward, _outputs_backward)
 
 
 def _through(layer: eqx.nn.Linear | None, features: Array) -> Array:
