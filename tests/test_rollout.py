@@ -1,18 +1,23 @@
 """The rollout: resets, restarts, and what is written down about each step."""
 
+from collections.abc import Iterator
+
 import equinox as eqx
 import jax
+import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from samplr.compiling import jit
+from samplr.config import default_config
 from samplr.envs.api import GroundedEnvironment, Level, TimeStep
 from samplr.envs.spaces import Box, Discrete
 from samplr.grounding import Fictitious, Naive, Ungrounded
 from samplr.posteriors import Posterior
-from samplr.rollout import collect
-from samplr.student.networks import build_network
+from samplr.rollout import Rollout, collect
+from samplr.student.networks import ActorCritic, build_network
+from samplr.training import build_grounding, student_shapes
 
 SHORT, LONG, LIMIT = 1, 5, 3
 WORKERS, STEPS = 1000, 12
@@ -255,3 +260,29 @@ class TestRecurrentStudent:
         primed, value = np.asarray(remembered.primed_value[:-1, :, 0]), np.asarray(remembered.value[1:])
         np.testing.assert_allclose(primed[goes_on], value[goes_on], atol=1e-6)
         assert np.abs(primed - value)[~goes_on].max() > 1e-3
+
+
+@pytest.mark.parametrize("name", ["icy_road", "black_ice", "fruit_choice"])
+def test_no_loop_of_a_rollout_asks_the_host_whether_it_goes_on(name: str) -> None:
+    # A loop of unknown length, such as one that draws until all draws are accepted, stalls a GPU after every turn.
+    config = default_config(name, "samplr", workers=1, student__minibatches=1)
+    levels = jax.eval_shape(
+        lambda: jax.tree.map(lambda leaf: leaf[None], config.env.sample_level(key=jax.random.key(0)))
+    )
+    students = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), student_shapes(config))
+
+    def roll(network: ActorCritic, level: Level) -> Rollout:
+        return collect(config.env, build_grounding(config), network, level, 2, key=jax.random.key(0))
+
+    assert "scan" in (names := set(primitives(jax.make_jaxpr(roll)(students, levels).jaxpr)))
+    assert not names & {"while", "random_gamma"}
+
+
+def primitives(jaxpr: jax.extend.core.Jaxpr) -> Iterator[str]:
+    """The names of everything a program does, loops and calls included."""
+    for equation in jaxpr.eqns:
+        yield equation.primitive.name
+        for inner in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda x: hasattr(x, "eqns")):
+            inner = getattr(inner, "jaxpr", inner)
+            if hasattr(inner, "eqns"):
+                yield from primitives(inner)

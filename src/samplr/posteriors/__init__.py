@@ -10,4 +10,3 @@ from samplr.posteriors.exact import BernoulliField as BernoulliField
 from samplr.posteriors.exact import BetaBernoulli as BetaBernoulli
 from samplr.posteriors.exact import Enumerated as Enumerated
 from samplr.posteriors.exact import Posterior as Posterior
-from samplr.posteriors.exact import sample_beta as sample_beta

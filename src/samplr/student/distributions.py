@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from samplr.envs.spaces import ActionSpace, Box
 from samplr.errors import SamplrError
+from samplr.sampling import sample_beta
 
 IMPOSSIBLE = -1e9
 """The logit of a choice that does not exist; finite, so that entropies stay finite."""
@@ -86,7 +87,7 @@ class Beta(Policy):
     def sample(self, *, key: PRNGKeyArray) -> Float[Array, " d"]:
         """Draw each dimension, kept off the ends where the density can be zero."""
         tiny = jnp.finfo(self.alpha.dtype).eps
-        return jnp.clip(self._components.sample(key), tiny, 1 - tiny)
+        return jnp.clip(sample_beta(self.alpha, self.beta, key=key), tiny, 1 - tiny)
 
     def most_likely(self) -> Float[Array, " d"]:
         """The mean: unlike the mode it does not jump between the ends."""

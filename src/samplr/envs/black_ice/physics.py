@@ -160,7 +160,8 @@ def drive_frame(car: Car, action: Float[Array, "3"], friction_limit: Float[Array
     car = _move(car, pushed, joints.turn)
     bodies = _split(car.position, car.angle)
     for _ in range(_PASSES):
-        bodies = _pull_together(bodies, joints.side)
+        # The barrier keeps the compiler from working a pass out again for every number that the next one takes from it.
+        bodies = jax.lax.optimization_barrier(_pull_together(bodies, joints.side))
     return eqx.tree_at(lambda c: c.windup, _put(car, bodies), joints.windup)
 
 
