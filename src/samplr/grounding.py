@@ -97,10 +97,18 @@ class Grounding(eqx.Module):
         assert isinstance(env, GroundedEnvironment)
         versions = self.versions(env, moment.belief, env.evidence(moment.state), key=key)
         assert versions is not None
-        states = jax.vmap(lambda version: env.substitute(moment.state, version))(versions.aleatoric)
+
+        def step(is_real: Bool[Array, ""], version: Aleatoric) -> TimeStep:
+            redrawn = env.substitute(moment.state, version)
+            # What `substitute` leaves alone is the same for all, and so is what follows from it alone.
+            state = jax.tree.map(
+                lambda own, new: own if new is own else jnp.where(is_real, own, new), moment.state, redrawn
+            )
+            return env.step(moment.world, state, moment.action, key=moment.key)
+
         # The real state goes first, so that all are one batch for the simulator.
-        states = trees.prepend(moment.state, states)
-        steps = jax.vmap(lambda state: env.step(moment.world, state, moment.action, key=moment.key))(states)
+        aleatoric = trees.prepend(moment.aleatoric, versions.aleatoric)
+        steps = jax.vmap(step)(jnp.arange(len(versions.weight) + 1) == 0, aleatoric)
         real = jax.tree.map(lambda leaf: leaf[0], steps)
         return real, as_redrawn(real, jax.tree.map(lambda leaf: leaf[1:], steps), versions)
 

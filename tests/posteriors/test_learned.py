@@ -132,6 +132,14 @@ class TestNetwork:
             found.append(belief)
         np.testing.assert_allclose(jnp.stack(found), opinionated.unroll(observations, actions), atol=1e-6)
 
+    def test_many_features_move_its_gates_no_more_than_few(self, bins):
+        def pull(features: int) -> float:
+            network = BeliefNetwork(lambda seen: seen, features, 64, bins, Discrete(2), key=KEY)
+            seen = jnp.abs(jax.random.normal(KEY, (features + 2,)))
+            return float(jnp.std(network.cell.weight_ih @ seen))
+
+        assert pull(1024) == pytest.approx(pull(32), rel=0.5)
+
     def test_actions_of_every_kind_are_numbers(self):
         assert encoded(jnp.int32(2), Discrete(3)).tolist() == [0, 0, 1]
         assert encoded(jnp.array([1, 0]), MultiDiscrete((2, 3))).tolist() == [0, 1, 1, 0, 0]

@@ -123,7 +123,10 @@ class BeliefNetwork(eqx.Module):
         numbers, size = bins.shape
         self.encoder = encoder
         self.action_space = action_space
-        self.cell = eqx.nn.GRUCell(features + encoded_size(action_space), memory, key=key)
+        inputs = features + encoded_size(action_space)
+        cell = eqx.nn.GRUCell(inputs, memory, key=key)
+        # Equinox scales by the size of the memory alone: the many features of a picture would hold its gates shut.
+        self.cell = eqx.tree_at(lambda c: c.weight_ih, cell, cell.weight_ih * (memory / inputs) ** 0.5)
         # Zero, so that the belief begins as the prior.
         waves = bins.waves.shape[1]
         heads = [eqx.nn.Linear(memory + number * size, waves, key=key) for number in range(numbers)]
