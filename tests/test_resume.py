@@ -61,6 +61,41 @@ def test_a_checkpoint_holds_the_whole_run(uninterrupted: Path) -> None:
         assert part in names
 
 
+# Interrupted.
+
+
+def interrupting(at_update: int, times: int) -> samplr.run.Watch:
+    """Presses Ctrl-C when a line of metrics has been computed."""
+
+    def watch(row: dict[str, Any], _: Any) -> None:
+        for _ in range(times if row["update"] == at_update else 0):
+            signal.raise_signal(signal.SIGINT)
+
+    return watch
+
+
+def test_an_interrupt_saves_what_was_computed(uninterrupted: Path, tmp_path: Path) -> None:
+    config = tiny_config(checkpoint_seconds=3600.0)
+    with pytest.raises(KeyboardInterrupt):
+        samplr.train(config, tmp_path / "run", watch=interrupting(at_update=8, times=1))
+    assert read_checkpoint(tmp_path / "run").update == 8
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    train(tmp_path / "run", checkpoint_seconds=3600.0)
+    assert_same_run(tmp_path / "run", uninterrupted)
+
+
+def test_a_second_interrupt_stops_at_once(tmp_path: Path) -> None:
+    config = tiny_config(checkpoint_seconds=3600.0)
+    with pytest.raises(KeyboardInterrupt):
+        samplr.train(config, tmp_path / "run", watch=interrupting(at_update=8, times=2))
+    assert not checkpoints_of(tmp_path / "run")
+
+
+def test_an_interrupt_after_the_last_update_comes_too_late(tmp_path: Path) -> None:
+    samplr.train(tiny_config(), tmp_path / "run", watch=interrupting(at_update=UPDATES, times=1))
+    assert summary(tmp_path / "run")["updates"] == UPDATES
+
+
 # Killed in this process.
 
 

@@ -3,9 +3,11 @@
 import contextlib
 import dataclasses
 import functools
+import signal
+import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -239,7 +241,7 @@ def _train(training: Training, folder: RunFolder | None, bar: Progress, watch: W
         rows = read_metrics(folder.path)
     saved = time.monotonic()
     began = saved - (rows[-1]["seconds"] if rows else 0.0)
-    with bar:
+    with bar, _stopped_between_lines(training, bar) as asked_to_stop:
         per_update = training.steps_per_update * config.seeds
         description = f"{config.method} × {config.seeds}"
         update = int(progress.state.update)
@@ -256,9 +258,12 @@ def _train(training: Training, folder: RunFolder | None, bar: Progress, watch: W
                 watch(rows[-1], state.runs.network)
             if folder:
                 folder.log(rows[-1])
-                if update == total or time.monotonic() - saved >= config.checkpoint_seconds:
+                due = time.monotonic() - saved >= config.checkpoint_seconds
+                if update == total or due or asked_to_stop():
                     folder.save(update, progress.arrays())
                     saved = time.monotonic()
+            if update < total and asked_to_stop():
+                raise KeyboardInterrupt
     summary = _summary(training, progress, rows)
     for line in summary["warnings"]:
         warnings.warn(line, SamplrWarning, stacklevel=3)
@@ -266,6 +271,29 @@ def _train(training: Training, folder: RunFolder | None, bar: Progress, watch: W
         folder.finish({**summary, "seconds": time.monotonic() - began, "device": jax.devices()[0].device_kind})
     runs = progress.state.runs
     return Run(config, runs.network, rows, summary, runs.beliefs, runs.teacher)
+
+
+@contextlib.contextmanager
+def _stopped_between_lines(training: Training, bar: Progress) -> Iterator[Callable[[], bool]]:
+    """The first interrupt (Ctrl-C) is only noted, so that what the program at work computes is not lost; the second is
+    one. A compiled program cannot be stopped half way in any case.
+    """
+    asked = threading.Event()
+    compiled = not isinstance(training.env, GymnasiumEnvironment)
+    if not compiled or threading.current_thread() is not threading.main_thread():
+        yield asked.is_set
+        return
+
+    def note(*_: Any) -> None:
+        asked.set()
+        signal.signal(signal.SIGINT, before)
+        bar.console.print("Stopping after this line of metrics; once more stops at once.")
+
+    before = signal.signal(signal.SIGINT, note) or signal.default_int_handler
+    try:
+        yield asked.is_set
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _row(training: Training, log: Log, update: int, learned: int, seconds: float) -> dict[str, Any]:
