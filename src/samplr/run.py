@@ -275,8 +275,8 @@ def _train(training: Training, folder: RunFolder | None, bar: Progress, watch: W
 
 @contextlib.contextmanager
 def _stopped_between_lines(training: Training, bar: Progress) -> Iterator[Callable[[], bool]]:
-    """The first interrupt (Ctrl-C) is only noted, so that what the program at work computes is not lost; the second is
-    one. A compiled program cannot be stopped half way in any case.
+    """Inside, the first interrupt (Ctrl-C) only asks to stop after the line of metrics in the making, so that what was
+    computed can be saved; the second stops at once. Compiled programs cannot be stopped half way in any case.
     """
     asked = threading.Event()
     compiled = not isinstance(training.env, GymnasiumEnvironment)

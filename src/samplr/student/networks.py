@@ -162,8 +162,8 @@ def _outputs(
 ) -> Float[Array, "t size"]:
     """What an LSTM puts out along a sequence, given the weights of what it remembers.
 
-    Its gradient is written out because a scan's would add to that of the weights at every step, which costs more than
-    all else. Here the scan finds the gradients of the gates, and one product afterwards that of the weights.
+    Its gradient is written out because a scan's would add to that of the weights at every step, nearly half of the cost
+    on a GPU. Here the scan finds the gradients of the gates, and one product afterwards that of the weights.
     """
     return _outputs_forward(weight, incoming, starts)[0]
 
