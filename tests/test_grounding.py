@@ -1,16 +1,17 @@
 """Grounding: under `fictitious` the student learns from transitions of the ground truth, whatever the curriculum."""
 
 import itertools
+from typing import Any
 
 import equinox as eqx
 import jax
-import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
 from scipy.special import betaln
 
+from programs import equations, programs_of
 from samplr.compiling import jit
 from samplr.config import default_config
 from samplr.envs.api import Environment, GroundedEnvironment, TimeStep
@@ -431,14 +432,12 @@ def test_what_does_not_depend_on_the_hidden_is_computed_once() -> None:
     assert work(Fictitious("exact")) < 1.2 * work(Ungrounded())
 
 
-def numbers_computed(jaxpr: jax.extend.core.Jaxpr) -> int:
+def numbers_computed(jaxpr: Any) -> int:
     """How many numbers a program computes, each turn of a loop counted once."""
-    total = 0
-    for equation in jaxpr.eqns:
-        inside = [getattr(part, "jaxpr", part) for part in jax.tree.leaves(list(equation.params.values()))]
-        inside = [part for part in inside if hasattr(part, "eqns")]
-        # A broadcast is not computed: whoever reads it reads one number.
-        if not inside and equation.primitive.name != "broadcast_in_dim":
-            total += sum(out.aval.size for out in equation.outvars)
-        total += sum(numbers_computed(part) for part in inside)
-    return total
+    # A broadcast is not computed: whoever reads it reads one number.
+    at_work = [
+        equation
+        for equation in equations(jaxpr)
+        if not programs_of(equation) and equation.primitive.name != "broadcast_in_dim"
+    ]
+    return sum(out.aval.size for equation in at_work for out in equation.outvars)

@@ -1,14 +1,12 @@
 """The rollout: resets, restarts, and what is written down about each step."""
 
-from collections.abc import Iterator
-
 import equinox as eqx
 import jax
-import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from programs import equations
 from samplr.compiling import jit
 from samplr.config import default_config
 from samplr.envs.api import GroundedEnvironment, Level, TimeStep
@@ -274,15 +272,6 @@ def test_no_loop_of_a_rollout_asks_the_host_whether_it_goes_on(name: str) -> Non
     def roll(network: ActorCritic, level: Level) -> Rollout:
         return collect(config.env, build_grounding(config), network, level, 2, key=jax.random.key(0))
 
-    assert "scan" in (names := set(primitives(jax.make_jaxpr(roll)(students, levels).jaxpr)))
+    names = {equation.primitive.name for equation in equations(jax.make_jaxpr(roll)(students, levels).jaxpr)}
+    assert "scan" in names
     assert not names & {"while", "random_gamma"}
-
-
-def primitives(jaxpr: jax.extend.core.Jaxpr) -> Iterator[str]:
-    """The names of everything a program does, loops and calls included."""
-    for equation in jaxpr.eqns:
-        yield equation.primitive.name
-        for inner in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda x: hasattr(x, "eqns")):
-            inner = getattr(inner, "jaxpr", inner)
-            if hasattr(inner, "eqns"):
-                yield from primitives(inner)

@@ -234,7 +234,11 @@ class GroundedEnvironment(Environment):
 
     @abc.abstractmethod
     def substitute(self, state: State, aleatoric: Aleatoric) -> State:
-        """Swap in θ′, keeping everything that was revealed."""
+        """Swap in θ′, keeping everything that was revealed.
+
+        Parts of the state that are handed on as they are, and what a step computes of them alone, are computed once
+        for the real step and all fictitious ones.
+        """
 
     def hidden(self, aleatoric: Aleatoric) -> Float[Array, " k"]:
         """The few numbers of θ′ that a learned belief is about, such as the rate of ice."""

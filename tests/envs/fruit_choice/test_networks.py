@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from programs import equations
 from samplr.compiling import jit
 from samplr.envs.api import Level
 from samplr.envs.fruit_choice import networks
@@ -264,9 +265,7 @@ def test_what_cannot_matter_is_not_described() -> None:
 def products(jaxpr: Any) -> int:
     """Multiplications in a program's matrix products and convolutions, from the shapes of what goes in and out."""
     total = 0
-    for equation in jaxpr.eqns:
-        inner = [v for v in equation.params.values() if hasattr(v, "jaxpr") or hasattr(v, "eqns")]
-        total += sum(products(getattr(one, "jaxpr", one)) for one in inner)
+    for equation in equations(jaxpr):
         sizes = [math.prod(v.aval.shape) for v in (*equation.invars, *equation.outvars)]
         if equation.primitive.name == "dot_general":
             contracted = equation.params["dimension_numbers"][0][0]
