@@ -44,6 +44,9 @@ class StudentConfig:
     """Size of the LSTM; 0 for a student without memory."""
     sees_actions: bool = False
     """Whether a student with memory is told its last action: a history is one of actions, too."""
+    informed_critic: bool = False
+    """Whether the value, which only training uses, is told the hidden numbers of θ′: what is luck to the policy is not
+    luck to its critic. Not with grounding `fictitious`, whose θ′ is another at every step."""
     head: int = 0
     """Size of a hidden layer before the policy and of another before the value; 0 for none."""
     learning_rate: float = 1e-4
@@ -237,6 +240,11 @@ def validate(config: Config) -> None:
         )
     if student.sees_actions and not student.memory:
         raise SamplrError("--student.sees-actions needs a student that remembers: give it a --student.memory")
+    if student.informed_critic and config.grounding == "fictitious":
+        raise SamplrError(
+            "--student.informed-critic judges an episode by its own θ′, which grounding 'fictitious' redraws at every "
+            "step: choose --fictitious.samples exact for less luck"
+        )
     sequences = config.workers if student.memory else config.workers * config.rollout
     if sequences % student.minibatches:
         unit = "workers" if student.memory else "workers × rollout steps"

@@ -44,6 +44,8 @@ class Rollout(eqx.Module):
     """Of the θ′ of the running episode."""
     met_summaries: dict[str, Float[Array, "t n"]]
     """Of the θ′ the student learned from."""
+    hidden: Float[Array, "t n k"] | None = None
+    """The hidden numbers of the running episode's θ′, where the critic is told them."""
 
     @property
     def end(self) -> Bool[Array, "t n"]:
@@ -96,7 +98,7 @@ def collect(
 
     def begin_one(level: Level, world: World, worker_key: PRNGKeyArray) -> Worker:
         episode = begin(env, grounding, network, level, world, key=worker_key)
-        return Worker(episode, *network(episode.observation, episode.memory))
+        return looked(env, network, episode)
 
     def advance_one(level: Level, world: World, worker: Worker, worker_key: PRNGKeyArray) -> tuple[Worker, Rollout]:
         return advance(env, grounding, network, level, world, worker, key=worker_key)
@@ -170,6 +172,16 @@ def advance(
     return record(env, grounding, network, worker, raw, real, primed, restarted)
 
 
+def looked(env: Environment, network: ActorCritic, episode: Episode) -> Worker:
+    """A worker that has looked at an episode's first observation."""
+    return Worker(episode, *network(episode.observation, episode.memory, told(env, network, episode.aleatoric)))
+
+
+def told(env: Environment, network: ActorCritic, aleatoric: Aleatoric) -> Float[Array, " k"] | None:
+    """What the critic is told about θ′."""
+    return env.hidden(aleatoric) if network.informed else None
+
+
 class StepKeys(eqx.Module):
     """The luck of one step of one worker: who acts, the world, the redrawn θ′, and the next episode."""
 
@@ -207,12 +219,13 @@ def record(
     belief, action = episode.belief, network.action_space.decode(raw)
     if posterior is not None:
         belief = posterior.update(belief, real.observation, action, real.done)
-    told = network.remember(worker.memory, action)
-    going_on = Episode(real.state, real.observation, told, belief, episode.aleatoric, jnp.array(False), total)
+    memory, hidden = network.remember(worker.memory, action), told(env, network, episode.aleatoric)
+    going_on = Episode(real.state, real.observation, memory, belief, episode.aleatoric, jnp.array(False), total)
     after = trees.where(real.done, restarted, going_on)
     # The next observation goes first, so that all are one batch for the network.
-    memory = trees.repeat(told, primed.reward.shape[0])
-    seen = trees.prepend((after.observation, after.memory), (primed.observation, memory))
+    versions = trees.repeat((memory, hidden), primed.reward.shape[0])
+    first = (after.observation, after.memory, told(env, network, after.aleatoric))
+    seen = trees.prepend(first, (primed.observation, *versions))
     policy, value, memory = jax.vmap(network)(*seen)
     row = Rollout(
         observation=episode.observation,
@@ -232,6 +245,7 @@ def record(
         metrics=real.metrics,
         real_summaries=env.summaries(episode.aleatoric),
         met_summaries=env.summaries(primed.aleatoric),
+        hidden=hidden,
     )
     policy, memory = jax.tree.map(lambda leaf: leaf[0], (policy, memory))
     return Worker(after, policy, value[0], memory), row

@@ -349,7 +349,14 @@ def build_student(config: Config, *, key: PRNGKeyArray) -> ActorCritic:
     """A student before its training."""
     student = config.student
     return build_network(
-        config.env, student.encoder, student.hidden, student.memory, student.head, student.sees_actions, key=key
+        config.env,
+        student.encoder,
+        student.hidden,
+        student.memory,
+        student.head,
+        student.sees_actions,
+        student.informed_critic,
+        key=key,
     )
 
 

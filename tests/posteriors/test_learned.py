@@ -345,5 +345,5 @@ def test_a_world_that_names_no_hidden_numbers_says_so():
     class Nameless(IcyRoad):
         hidden = IcyRoad.__mro__[1].hidden
 
-    with pytest.raises(SamplrError, match="Nameless does not name the numbers of θ′ that a belief is about"):
+    with pytest.raises(SamplrError, match="Nameless does not name the numbers of θ′ that are hidden"):
         Bins.of(Nameless(), 4)

@@ -32,7 +32,7 @@ class Told(eqx.Module):
     """A "network" that says what the observation tells it to: logits and a value."""
 
     def unroll(
-        self, observations: dict[str, jax.Array], starts: jax.Array, raw_actions: jax.Array
+        self, observations: dict[str, jax.Array], starts: jax.Array, raw_actions: jax.Array, hidden: None
     ) -> tuple[Categorical, jax.Array]:
         return Categorical(observations["logits"][:, None]), observations["value"]
 

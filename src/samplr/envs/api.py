@@ -147,6 +147,10 @@ class Environment(eqx.Module):
         """Named scalars of θ′ which the shift monitor compares with the ground truth."""
         return {}
 
+    def hidden(self, aleatoric: Aleatoric) -> Float[Array, " k"]:
+        """The few numbers of θ′ that a learned belief is about or a critic is told, such as the rate of ice."""
+        raise SamplrError(f"{type(self).__name__} does not name the numbers of θ′ that are hidden: give it `hidden`")
+
     def suites(self) -> Mapping[str, Suite]:
         """The evaluation suites of this world by name."""
         return {"ground_truth": {"ground_truth": lambda key: self.sample_level(key=key)}}
@@ -239,13 +243,6 @@ class GroundedEnvironment(Environment):
         Parts of the state that are handed on as they are, and what a step computes of them alone, are computed once
         for the real step and all fictitious ones.
         """
-
-    def hidden(self, aleatoric: Aleatoric) -> Float[Array, " k"]:
-        """The few numbers of θ′ that a learned belief is about, such as the rate of ice."""
-        raise SamplrError(
-            f"{type(self).__name__} does not name the numbers of θ′ that a belief is about: give it `hidden` and "
-            "`complete`"
-        )
 
     def complete(self, hidden: Float[Array, " k"], evidence: Evidence, *, key: PRNGKeyArray) -> Aleatoric:
         """A θ′ with these hidden numbers that agrees with what was revealed: the rest is drawn from P̄ given both."""

@@ -18,7 +18,7 @@ from samplr.envs.gymnasium import GymnasiumEnvironment
 from samplr.grounding import Grounding, Versions, as_it_happened, as_redrawn
 from samplr.host.crew import Begun, Order, Outcome, Start
 from samplr.host.pool import SimulatorPool
-from samplr.rollout import Rollout, StepKeys, Worker, begun, record
+from samplr.rollout import Rollout, StepKeys, Worker, begun, looked, record
 from samplr.student.networks import ActorCritic
 
 
@@ -105,7 +105,7 @@ class HostCollector:
     ) -> tuple[Worker, Choice]:
         """Look at the first observation, and choose."""
         episode = begun(self.env, self.grounding_of(beliefs), network, opening.level.aleatoric, *begin)
-        worker = Worker(episode, *network(episode.observation, episode.memory))
+        worker = looked(self.env, network, episode)
         return worker, self._choose(network, beliefs, level, worker, key)
 
     def _next_choice(

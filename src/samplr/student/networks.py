@@ -83,11 +83,19 @@ class ActorCritic(eqx.Module):
     action_space: ActionSpace = eqx.field(static=True)
     acted: eqx.nn.Linear | None = None
     """What the last action adds to the memory's inputs, for a student that is told it."""
+    usual_hidden: Float[Array, " k"] | None = None
+    """For a critic that is told the hidden numbers of θ′: their mean under the ground truth, which it supposes where it
+    is not."""
 
     @property
     def recurrent(self) -> bool:
         """Whether the student remembers."""
         return self.lstm is not None
+
+    @property
+    def informed(self) -> bool:
+        """Whether the critic is told what the policy must not know."""
+        return self.usual_hidden is not None
 
     def initial_memory(self) -> Memory:
         """The memory at the start of an episode."""
@@ -96,8 +104,14 @@ class ActorCritic(eqx.Module):
         empty = self.lstm.empty()
         return empty if self.acted is None else (empty, jnp.zeros(encoded_size(self.action_space)))
 
-    def __call__(self, observation: PyTree, memory: Memory) -> tuple[Policy, Float[Array, ""], Memory]:
+    def __call__(
+        self, observation: PyTree, memory: Memory, hidden: Float[Array, " k"] | None = None
+    ) -> tuple[Policy, Float[Array, ""], Memory]:
         """One step.
+
+        **Arguments:**
+
+        - `hidden`: the hidden numbers of θ′, for a critic that is told them.
 
         **Returns:** the policy, the value, and the memory that the next observation continues from, once it was told
         the action (`remember`).
@@ -112,7 +126,7 @@ class ActorCritic(eqx.Module):
                 past, last = memory
                 past = self.lstm(incoming + self.acted(last), past)
                 memory, features = (past, jnp.zeros_like(last)), past[0]
-        return (*self._heads(features), memory)
+        return (*self._heads(features, hidden), memory)
 
     def remember(self, memory: Memory, action: Array) -> Memory:
         """The memory of a student that has now taken an action; the same memory for one that is not told."""
@@ -121,13 +135,18 @@ class ActorCritic(eqx.Module):
         return (memory[0], encoded(action, self.action_space))
 
     def unroll(
-        self, observations: PyTree, starts: Bool[Array, " t"], raw_actions: Array
+        self,
+        observations: PyTree,
+        starts: Bool[Array, " t"],
+        raw_actions: Array,
+        hidden: Float[Array, "t k"] | None = None,
     ) -> tuple[Policy, Float[Array, " t"]]:
         """Policies and values along a sequence that begins with an empty memory, emptied again at every start.
 
         **Arguments:**
 
         - `raw_actions`: what was done after each observation, as the policy sampled it.
+        - `hidden`: as for one step.
         """
         features = jax.vmap(self.encoder)(observations)
         if self.lstm is not None:
@@ -135,7 +154,7 @@ class ActorCritic(eqx.Module):
             if self.acted is not None:
                 incoming += jax.vmap(self.acted)(self._last_actions(raw_actions, starts))
             features = self.lstm.unroll(incoming, starts)
-        return jax.vmap(self._heads)(features)
+        return jax.vmap(self._heads)(features, hidden)
 
     def _last_actions(self, raw_actions: Array, starts: Bool[Array, " t"]) -> Float[Array, "t size"]:
         """The action before each observation; none at a start."""
@@ -143,10 +162,13 @@ class ActorCritic(eqx.Module):
         before = jnp.concatenate([jnp.zeros_like(done[:1]), done[:-1]])
         return jnp.where(starts[:, None], 0.0, before)
 
-    def _heads(self, features: Array) -> tuple[Policy, Float[Array, ""]]:
+    def _heads(self, features: Array, hidden: Float[Array, " k"] | None) -> tuple[Policy, Float[Array, ""]]:
         acting = _through(self.actor_hidden, features)
-        judging = _through(self.critic_hidden, features)
-        return policy_from(self.actor(acting), self.action_space), self.critic(judging)[0]
+        value, *by_hidden = self.critic(_through(self.critic_hidden, features))
+        if hidden is not None and self.usual_hidden is not None:
+            # Linear, so that what it supposes when it is not told is the mean over θ′.
+            value += jnp.stack(by_hidden) @ (hidden - jax.lax.stop_gradient(self.usual_hidden))
+        return policy_from(self.actor(acting), self.action_space), value
 
 
 def _gated(gates: Float[Array, " gates"], cell: Float[Array, " size"]) -> Memory:
@@ -251,6 +273,7 @@ def build_network(
     memory_size: int,
     head: int = 0,
     sees_actions: bool = False,
+    informed_critic: bool = False,
     *,
     key: PRNGKeyArray,
 ) -> ActorCritic:
@@ -263,6 +286,7 @@ def build_network(
     - `memory_size`: size of the LSTM, or 0 for a student without memory.
     - `head`: size of a hidden layer before the policy and of another before the value, or 0 for none.
     - `sees_actions`: whether the LSTM is told the last action.
+    - `informed_critic`: whether the value depends on the hidden numbers of θ′.
     """
     encoder_key, lstm_key, actor_key, critic_key = jax.random.split(key, 4)
     encode = build_encoder(env, encoder, hidden, key=encoder_key)
@@ -278,10 +302,20 @@ def build_network(
     actor_hidden, critic_hidden = before(actor_key), before(critic_key)
     features = head or inputs_of_heads
     actor = orthogonal(features, policy_outputs(env.action_space), gain=POLICY_HEAD_GAIN, key=actor_key)
-    critic = orthogonal(features, 1, gain=1.0, key=critic_key)
+    usual_hidden = _usual_hidden(env) if informed_critic else None
+    critic = orthogonal(features, 1 if usual_hidden is None else 1 + usual_hidden.size, gain=1.0, key=critic_key)
     acted = None
     if sees_actions:
         # Folded in, so that a network without it begins as it always did.
         key = jax.random.fold_in(lstm_key, 1)
         acted = eqx.nn.Linear(encoded_size(env.action_space), 4 * memory_size, use_bias=False, key=key)
-    return ActorCritic(encode, lstm, actor_hidden, critic_hidden, actor, critic, env.action_space, acted)
+    return ActorCritic(encode, lstm, actor_hidden, critic_hidden, actor, critic, env.action_space, acted, usual_hidden)
+
+
+def _usual_hidden(env: Environment) -> Float[Array, " k"]:
+    """The mean of the hidden numbers of θ′ under the ground truth, as found from draws."""
+
+    def draw(key: PRNGKeyArray) -> Float[Array, " k"]:
+        return env.hidden(env.sample_level(key=key).aleatoric)
+
+    return jnp.mean(jax.vmap(draw)(jax.random.split(jax.random.key(0), 1024)), axis=0)

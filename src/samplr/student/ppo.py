@@ -34,6 +34,7 @@ class Batch(eqx.Module):
     start: Bool[Array, "t n"]
     advantage: Float[Array, "t n"]
     target: Float[Array, "t n"]
+    hidden: Float[Array, "t n k"] | None = None
 
 
 class Losses(eqx.Module):
@@ -115,6 +116,7 @@ class PPO(eqx.Module):
             rollout.start,
             advantages,
             target,
+            rollout.hidden,
         )
         parameters, structure = eqx.partition(network, eqx.is_inexact_array)
 
@@ -136,7 +138,9 @@ class PPO(eqx.Module):
 
     def loss(self, network: ActorCritic, batch: Batch) -> tuple[Scalar, Losses]:
         """The clipped surrogate, the value loss and the entropy bonus of one minibatch."""
-        policy, value = jax.vmap(network.unroll, in_axes=1, out_axes=1)(batch.observation, batch.start, batch.action)
+        policy, value = jax.vmap(network.unroll, in_axes=1, out_axes=1)(
+            batch.observation, batch.start, batch.action, batch.hidden
+        )
         over_steps = jax.vmap(jax.vmap(lambda p, a: (p.log_prob(a), p.entropy())))
         log_prob, entropy = over_steps(policy, batch.action)
         log_ratio = log_prob - batch.log_prob
