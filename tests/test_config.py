@@ -217,6 +217,11 @@ class TestValidate:
             default_config("icy_road", student__sees_actions=True)
         default_config("icy_road", student__sees_actions=True, student__memory=8)
 
+    def test_a_critic_is_not_told_a_hidden_part_that_is_another_at_every_step(self):
+        with pytest.raises(SamplrError, match="informed-critic judges an episode by its own θ′"):
+            default_config("icy_road", "samplr", student__informed_critic=True)
+        default_config("icy_road", "naive", student__informed_critic=True)
+
     def test_a_configuration_made_by_hand_is_checked_the_same(self):
         with pytest.raises(SamplrError, match="workers"):
             validate(Config(IcyRoad(), workers=0))

@@ -91,13 +91,16 @@ class Fuse(GroundedEnvironment):
     def summaries(self, aleatoric):
         return {"fuse": aleatoric.astype(jnp.float32)}
 
+    def hidden(self, aleatoric):
+        return aleatoric.astype(jnp.float32)[None]
+
 
 ENV = Fuse()
 
 
-def student_with(memory: int, *, sees_actions: bool = False):
+def student_with(memory: int, **kind: bool):
     def build(key):
-        return build_network(ENV, "mlp", (), memory, sees_actions=sees_actions, key=key)
+        return build_network(ENV, "mlp", (), memory, **kind, key=key)
 
     return jit(build, runs_once=True)(jax.random.key(0))
 
@@ -258,6 +261,28 @@ class TestRecurrentStudent:
         primed, value = np.asarray(remembered.primed_value[:-1, :, 0]), np.asarray(remembered.value[1:])
         np.testing.assert_allclose(primed[goes_on], value[goes_on], atol=1e-6)
         assert np.abs(primed - value)[~goes_on].max() > 1e-3
+
+
+def test_an_informed_critic_is_told_the_fuse_of_the_running_episode(levels):
+    # Its value is the fuse, as far as that is above the usual one: 3, for short ones and long ones are as likely.
+    student = student_with(memory=0, informed_critic=True)
+    student = eqx.tree_at(
+        lambda net: (net.critic.weight, net.critic.bias, net.usual_hidden),
+        student,
+        (jnp.zeros_like(student.critic.weight), jnp.array([0.0, 1.0]), jnp.array([3.0])),
+    )
+    program = jit(lambda key: collect(ENV, Naive(), student, levels, STEPS, key=key), runs_once=True)
+    rollout = jax.tree.map(np.asarray, program(jax.random.key(0)))
+    fuse = rollout.real_summaries["fuse"]
+    # θ′ is redrawn at every restart, and the value of the last observation is still that of the old one.
+    assert (fuse[1:] != fuse[:-1]).any()
+    np.testing.assert_array_equal(rollout.hidden[..., 0], fuse)
+    np.testing.assert_array_equal(rollout.value, fuse - 3)
+    np.testing.assert_array_equal(rollout.primed_value[..., 0], fuse - 3)
+
+
+def test_a_critic_that_is_not_informed_leaves_no_trace_of_what_is_hidden(rollouts):
+    assert all(rollout.hidden is None for rollout in rollouts.values())
 
 
 @pytest.mark.parametrize("name", ["icy_road", "black_ice", "fruit_choice"])

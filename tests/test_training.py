@@ -156,6 +156,17 @@ class TestUpdates:
         assert np.asarray(together[1].shift.presentations).tolist() == [8 * learned[-1]] * 4
 
 
+def test_what_a_critic_supposes_when_it_is_not_told_is_not_learned():
+    sizes = {"workers": 8, "rollout": 12, "student__hidden": (16,)}
+    training = Training(default_config("icy_road", "dr", seeds=2, student__informed_critic=True, **sizes))
+    begin = training.init()
+    before = jax.tree.map(np.asarray, eqx.filter(begin.runs.network, eqx.is_array))
+    after, _ = training.advance(begin, 3)
+    network = after.runs.network
+    np.testing.assert_array_equal(network.usual_hidden, before.usual_hidden)
+    assert np.abs(network.critic.weight - before.critic.weight).min(axis=(0, 2)).min() > 0
+
+
 class TestBudget:
     @pytest.mark.parametrize("method", ["dr", "plr", "samplr"])
     def test_equal_gradient_updates_for_every_method(self, method):

@@ -137,6 +137,12 @@ def test_every_kind_of_fictitious_step_is_the_same(changes: dict) -> None:
     assert_same(host, compiled)
 
 
+def test_what_a_critic_is_told_is_the_same() -> None:
+    host, compiled = map(history, pair("dr", "naive", student__informed_critic=True))
+    assert host[0]["played"].rollout.hidden is not None
+    assert_same(host, compiled)
+
+
 @pytest.mark.slow
 def test_a_batch_of_runs_is_the_same() -> None:
     """Through `advance`: three runs, their states and their logs."""

@@ -14,7 +14,7 @@ import pytest
 from samplr.compiling import jit
 from samplr.envs.api import Environment
 from samplr.envs.icy_road import IcyRoad
-from samplr.errors import UnknownNameError
+from samplr.errors import SamplrError, UnknownNameError
 from samplr.student.distributions import Categorical
 from samplr.student.networks import LSTM, ActorCritic, MLPEncoder, build_network, orthogonal
 
@@ -28,11 +28,9 @@ STARTS = jnp.array([True, False, False, True, True, False])
 ACTIONS = jnp.array([1, 0, 1, 1, 0, 1])[:, None]
 
 
-def network_for(
-    env: Environment, encoder: str, hidden: tuple[int, ...], memory: int, *, sees_actions: bool = False
-) -> ActorCritic:
+def network_for(env: Environment, encoder: str, hidden: tuple[int, ...], memory: int, **kind: bool) -> ActorCritic:
     def build(key: jax.Array) -> ActorCritic:
-        return build_network(env, encoder, hidden, memory, sees_actions=sees_actions, key=key)
+        return build_network(env, encoder, hidden, memory, **kind, key=key)
 
     return jit(build, runs_once=True)(jax.random.key(0))
 
@@ -45,6 +43,11 @@ def recurrent() -> ActorCritic:
 @pytest.fixture(scope="module")
 def self_aware() -> ActorCritic:
     return network_for(ROAD, "mlp", (4,), 5, sees_actions=True)
+
+
+@pytest.fixture(scope="module")
+def informed() -> ActorCritic:
+    return network_for(ROAD, "mlp", (4,), 5, informed_critic=True)
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +103,37 @@ def test_being_told_ones_actions_leaves_the_rest_of_a_network_as_it_is(
     assert self_aware.acted is not None
     without = eqx.tree_at(lambda net: net.acted, self_aware, None)
     assert jax.tree.all(jax.tree.map(lambda a, b: jnp.array_equal(a, b), without, recurrent))
+
+
+class TestInformedCritic:
+    HIDDEN = jnp.linspace(0, 1, STEPS)[:, None]
+
+    def test_only_the_value_depends_on_what_it_is_told(self, informed: ActorCritic) -> None:
+        policy, value = _unroll(informed, observations(0), STARTS, ACTIONS, self.HIDDEN)
+        logits, not_told = unroll(informed, observations(0))
+        np.testing.assert_array_equal(policy.logits, logits)
+        assert np.abs(value - not_told).max() > 1e-3
+
+    def test_a_sequence_gives_what_its_steps_give_one_by_one(self, informed: ActorCritic) -> None:
+        seen = observations(0)
+        _, values = _unroll(informed, seen, STARTS, ACTIONS, self.HIDDEN)
+        for t in range(STEPS):
+            if STARTS[t]:
+                memory = informed.initial_memory()
+            _, value, memory = step(informed, seen[t], memory, self.HIDDEN[t])
+            np.testing.assert_allclose(values[t], value, rtol=1e-4, atol=1e-6)
+
+    def test_told_nothing_it_expects_what_the_ground_truth_brings_on_average(self, informed: ActorCritic) -> None:
+        keys = jax.random.split(jax.random.key(7), 20_000)
+        rates = jit(jax.vmap(lambda key: ROAD.hidden(ROAD.sample_aleatoric(None, key=key))), runs_once=True)(keys)
+        seen, memory = observations(0)[0], informed.initial_memory()
+        told = jit(jax.vmap(lambda rate: informed(seen, memory, rate)[1]), runs_once=True)(rates)
+        # The mean of 1,024 draws is known to a standard error of 1/32 of the spread: five of them.
+        assert abs(jnp.mean(told) - informed(seen, memory)[1]) < 5 / 32 * jnp.std(told)
+
+    def test_a_world_that_names_nothing_hidden_is_refused(self) -> None:
+        with pytest.raises(SamplrError, match="Recall does not name the numbers of θ′ that are hidden"):
+            network_for(Recall(), "mlp", (), 0, informed_critic=True)
 
 
 def test_what_was_seen_before_a_start_is_forgotten_and_what_came_after_it_is_not(recurrent: ActorCritic) -> None:
