@@ -78,6 +78,14 @@ class TestClaims:
             ("below: worst return", 1),
         ]
 
+    def test_differences_have_as_many_digits_as_the_test_can_tell_apart(self) -> None:
+        row = {**outcome_of(Claim("below", "ice", "a", "b", "less"), self.A, self.B, "steps"), "setting": ""}
+        small = {**row, "difference": -0.0051, "low": -0.0068, "high": -0.0034, "detectable": 0.0019}
+        large = {**row, "difference": -51.24, "low": -68.0, "high": -34.0, "detectable": 19.0}
+        (table,) = claims_tables([small, large], 1)
+        shown = [list(column.cells) for column in table.columns]
+        assert shown[2:4] == [["-0.005", "-51.2"], ["-0.007…-0.003", "-68.0…-34.0"]]
+
 
 class TestTable1:
     def test_a_condition_is_a_track_and_its_ice(self) -> None:

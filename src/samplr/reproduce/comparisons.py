@@ -92,6 +92,12 @@ def cell(estimated: Mapping[str, Any], digits: int) -> str:
     return f"{estimated['mean']:.{digits}f}" + ("" if unknown else f"±{error:.{digits}f}")
 
 
+def in_percent(estimated: Mapping[str, Any]) -> dict[str, Any]:
+    """An estimate of a share, for a cell."""
+    numbers = {name: estimated[name] for name in ("mean", "standard_error")}
+    return {name: None if number is None else 100 * number for name, number in numbers.items()}
+
+
 def cell_of_orders(estimated: Mapping[str, Any]) -> str:
     """The same for figures that differ by orders of magnitude: two digits, wherever they are."""
     error = estimated["standard_error"]
@@ -100,7 +106,12 @@ def cell_of_orders(estimated: Mapping[str, Any]) -> str:
 
 
 def claims_tables(results: Sequence[Mapping[str, Any]], digits: int) -> list[Table]:
-    """A table for each claim and figure, with a row for each test."""
+    """A table for each claim and figure, with a row for each test.
+
+    **Arguments:**
+
+    - `digits`: after the point, where the differences that a test can find do not ask for more.
+    """
     tables = {}
     for row in results:
         heading = row["claim"] + (f" ({row['setting']})" if row["setting"] else "")
@@ -108,17 +119,24 @@ def claims_tables(results: Sequence[Mapping[str, Any]], digits: int) -> list[Tab
         if heading not in tables:
             tables[heading] = Table(title=heading, box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1))
             for column in ("test", "equal", "a − b", "95 %", "d", "p", "power", "finds", "holds"):
-                tables[heading].add_column(column, justify="left" if column in ("test", "equal") else "right")
+                left = column in ("test", "equal")
+                tables[heading].add_column(column, justify="left" if left else "right", no_wrap=not left)
         sign = {"less": "<", "greater": ">", "two-sided": "≠"}[row["alternative"]]
+        shown = max(digits, _digits_for(row["detectable"]))
         tables[heading].add_row(
             f"{row['a']} {sign} {row['b']}",
             "steps" if row["basis"] == "steps" else "updates",
-            f"{row['difference']:.{digits}f}",
-            f"{row['low']:.{digits}f}…{row['high']:.{digits}f}",
+            f"{row['difference']:.{shown}f}",
+            f"{row['low']:.{shown}f}…{row['high']:.{shown}f}",
             f"{row['effect_size']:.1f}",
             f"{row['p_value']:.1g}",
             f"{row['power']:.2f}",
-            f"{row['detectable']:.{digits}f}",
+            f"{row['detectable']:.{shown}f}",
             "yes" if row["holds"] else "NO",
         )
     return list(tables.values())
+
+
+def _digits_for(number: float) -> int:
+    """How many digits after the point show one that counts."""
+    return -math.floor(math.log10(number)) if 0 < number < math.inf else 0

@@ -7,7 +7,7 @@ from rich import box
 from rich.table import Table
 
 from samplr.reproduce import figures
-from samplr.reproduce.comparisons import BASES, Claim, cell, claims_tables, estimate, tested
+from samplr.reproduce.comparisons import BASES, Claim, cell, claims_tables, estimate, in_percent, tested
 from samplr.reproduce.exams import SuiteExam
 from samplr.reproduce.folder import TRAINING
 from samplr.reproduce.records import Row, at_equal_updates, at_the_end, scores
@@ -94,12 +94,22 @@ def _table(data: Data, chosen: Sequence[Row]) -> dict[str, dict[str, Any]]:
 def _rich_table(data: Data, basis: str, rows: Mapping[str, Mapping[str, Any]]) -> Table:
     title = f"Fruit choice at equal {basis}: mean ± standard error over seeds"
     table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1))
-    shown = {"return": 2, "solved": 2, "rooms_solved": 2, "ate_apple": 2, "ate_banana": 2, "apple_levels": 3}
-    for column in ("method", "updates", "return", "solved", "rooms solved", "apple", "banana", "apple levels"):
-        table.add_column(column, justify="left" if column == "method" else "right")
+    shares = ("solved", "ate_apple", "ate_banana", "apple_levels")
+    for column in (
+        "method",
+        "updates",
+        "return",
+        "rooms\nsolved",
+        "solved\n%",
+        "apple\n%",
+        "banana\n%",
+        "apple\nlevels %",
+    ):
+        table.add_column(column, justify="left" if column == "method" else "right", no_wrap=column != "method")
     for variant, row in rows.items():
-        figures_of = [cell(row[name], digits) for name, digits in shown.items()]
-        table.add_row(data.variants[variant].title, f"{row['gradient_updates']}", *figures_of)
+        numbers = [cell(row[name], 2) for name in ("return", "rooms_solved")]
+        numbers += [cell(in_percent(row[name]), 1) for name in shares]
+        table.add_row(data.variants[variant].title, f"{row['gradient_updates']}", *numbers)
     return table
 
 

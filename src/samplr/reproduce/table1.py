@@ -8,7 +8,7 @@ from rich import box
 from rich.table import Table
 
 from samplr.reproduce import figures
-from samplr.reproduce.comparisons import BASES, Basis, Claim, cell, claims_tables, estimate, outcome_of
+from samplr.reproduce.comparisons import BASES, Basis, Claim, cell, claims_tables, estimate, in_percent, outcome_of
 from samplr.reproduce.curricula import CurriculumExam
 from samplr.reproduce.exams import SuiteExam
 from samplr.reproduce.folder import TRAINING
@@ -199,13 +199,8 @@ def _rich_table(title: str, columns: Mapping[str, Mapping[str, Any]], *, with_pa
             table.add_row("  paper", *[_of_paper(name, condition) for name in columns])
     table.add_row("new tracks", *[_cell(column["random_tracks"], 0) for column in columns.values()])
     table.add_row("  worst 10 %", *[_cell(column["random_tracks_worst"], 0) for column in columns.values()])
-    table.add_row("ice seen, %", *[_cell(_in_percent(column["ice"]), 1) for column in columns.values()])
+    table.add_row("ice seen, %", *[_cell(in_percent(column["ice"]), 1) for column in columns.values()])
     return table
-
-
-def _in_percent(estimated: Mapping[str, Any]) -> dict[str, Any]:
-    numbers = {name: estimated[name] for name in ("mean", "standard_error")}
-    return {name: None if number is None else 100 * number for name, number in numbers.items()}
 
 
 def _cell(estimated: Mapping[str, Any] | None, digits: int) -> str:
