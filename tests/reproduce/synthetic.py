@@ -21,7 +21,7 @@ def fill(root: Path, study: Study, names: list[str], settings: dict[str, Any] | 
     folder = StudyFolder.open(root, study, None)
     variants = with_settings({name: study.variants[name] for name in names}, settings or {})
     folder.register(variants)
-    make = {"table1": _drive, "fruit": _eat}[study.name]
+    make = {"table1": _drive, "controlled": _drive_elsewhere, "fruit": _eat}[study.name]
     for place, (name, variant) in enumerate(variants.items()):
         rng = np.random.default_rng(place)
         for kind, rows in make(study, variant, rng, ahead=50.0 if settings else 0.0).items():
@@ -77,6 +77,23 @@ def _drive(study: Study, variant: Variant, rng: np.random.Generator, ahead: floa
     ]
     exams = {"f1": f1, "ground_truth": tracks, "validation": validation, "curriculum": curriculum}
     return {"training": training, **exams}
+
+
+def _drive_elsewhere(
+    study: Study, variant: Variant, rng: np.random.Generator, ahead: float
+) -> dict[str, list[dict[str, Any]]]:
+    """What is shifted and not grounded does worse; evidence is worth something to whom it grounds."""
+    last, luck = _times(study, variant, 1)[0], rng.normal(0, 8, len(SEEDS))
+    changes = variant.changes
+    level = DRIVERS[variant.method] + ahead - 100 * (changes.get("grounding") == "none")
+    level += 50 * (variant.method == "samplr" and "env.show_evidence" in changes)
+
+    def played(condition: str) -> list[dict[str, Any]]:
+        return [{"seed": s, **last, "condition": condition, "return": level + float(luck[s])} for s in SEEDS]
+
+    rates = [row for rate in ("q=0", "q=0.3", "q=0.4", "q=0.6") for row in played(rate)]
+    training = [{"seed": s, **last, "seconds": 1.0, **dict.fromkeys(study.training_figures)} for s in SEEDS]
+    return {"training": training, "ground_truth": played("ground_truth"), "fixed_rates": rates}
 
 
 def _eat(study: Study, variant: Variant, rng: np.random.Generator, ahead: float) -> dict[str, list[dict[str, Any]]]:

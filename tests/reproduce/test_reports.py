@@ -11,7 +11,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from reproduce.synthetic import DRIVERS, ICE, SEEDS, fill
-from samplr.reproduce import FRUIT, STUDIES, TABLE1, THEORY, figures, reproduce, table1
+from samplr.reproduce import CONTROLLED, FRUIT, STUDIES, TABLE1, THEORY, controlled, figures, reproduce, table1
 from samplr.reproduce.comparisons import Claim, cell, cell_of_orders, claims_tables, estimate, outcome_of
 from samplr.reproduce.folder import Batch, StudyFolder
 from samplr.reproduce.studies import Data, Report, Study
@@ -204,6 +204,54 @@ class TestTable1:
 def test_a_curriculum_that_nobody_looked_at_makes_an_empty_figure(driving: tuple[Data, Report]) -> None:
     data = driving[0]
     figures.curriculum(Data(data.variants, {})).savefig(io.BytesIO(), dpi=30)
+
+
+class TestControlled:
+    @pytest.fixture(scope="class")
+    @staticmethod
+    def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
+        root = tmp_path_factory.mktemp("controlled") / "out"
+        fill(root, CONTROLLED, list(CONTROLLED.variants))
+        return reproduce(CONTROLLED, root, only="report", progress=False)
+
+    def test_every_change_is_asked_whether_samplr_is_ahead_and_gains(self, report: Report) -> None:
+        ahead, gains = (
+            found(report, claim=f"{what}") for what in ("SAMPLR is above PLR⊥", "the change does SAMPLR good")
+        )
+        assert len(ahead) == len(controlled.CHANGES) * len(controlled.CONDITIONS)
+        assert all(row["holds"] and row["difference"] > 130 for row in ahead)
+        changes = len(controlled.CHANGES) - 1 + len(controlled.OF_SAMPLR_ALONE)
+        assert len(gains) == changes * len(controlled.CONDITIONS)
+        assert {row["a"] for row in gains if row["difference"] > 30} == {"samplr_evidence"}
+
+    def test_a_shift_is_compared_with_and_without_fictitious_transitions(self, report: Report) -> None:
+        undone = found(report, claim="fictitious transitions undo a shift")
+        assert [(row["a"], row["b"]) for row in undone] == [
+            ("fixed_fictitious", "fixed"),
+            ("fixed_fictitious_evidence", "fixed_evidence"),
+        ]
+        assert all(row["holds"] and row["difference"] > 80 for row in undone)
+        assert all(row["holds"] for row in found(report, claim="and do no harm without one"))
+
+    def test_the_figure_has_a_row_for_each_change_and_a_panel_for_each_condition(self, report: Report) -> None:
+        axes = report.figures["gaps"].axes
+        assert [axis.get_title() for axis in axes] == ["P̄", "q=0", "q=0.3", "q=0.4", "q=0.6"]
+        titles = [label.get_text() for label in axes[0].get_yticklabels()]
+        assert titles == [words for words, _ in controlled.CHANGES.values()]
+        dots = [line.get_xdata()[0] for line in axes[0].lines if line.get_marker() == "o"]
+        assert len(dots) == len(titles)
+        assert np.argmax(dots) == titles.index("told the evidence")
+
+    def test_the_table_has_every_variant(self, report: Report) -> None:
+        assert list(report.results["table"]) == list(CONTROLLED.variants)
+        assert report.tables[0].row_count == len(CONTROLLED.variants)
+
+    def test_a_change_changes_one_thing(self) -> None:
+        plain = CONTROLLED.config(CONTROLLED.variants["samplr"], steps=2000)
+        for change, (_, settings) in {**controlled.CHANGES, **controlled.OF_SAMPLR_ALONE}.items():
+            changed = CONTROLLED.config(CONTROLLED.variants[controlled.named("samplr", change)], steps=2000)
+            assert len(settings) == bool(change)
+            assert (changed != plain) == bool(change)
 
 
 class TestFruit:

@@ -29,7 +29,7 @@ class SuiteExam:
 
     suite: str
     episodes: int
-    at: Literal["every", "ends"] = "every"
+    at: Literal["every", "ends", "last"] = "every"
     together: int = 1
     """How many conditions are one batch: a GPU has room for many, and each batch waits for its longest episode."""
     describe: Callable[[str], Mapping[str, Any]] = lambda condition: {}

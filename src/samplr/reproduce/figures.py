@@ -253,6 +253,25 @@ def returns_by_ice(data: Data, paper: Mapping[str, Mapping[str, tuple[float, flo
     return figure
 
 
+def gaps(found: Sequence[Row], conditions: Sequence[str]) -> Figure:
+    """How far SAMPLR is ahead of PLR⊥ under each change: a difference and its 95 % interval, by condition."""
+    titles = list(dict.fromkeys(row["title"] for row in found))
+    figure = _figure(2.1 * len(conditions) + 2.5, 0.36 * len(titles) + 1.4)
+    axes = figure.subplots(1, len(conditions), sharey=True)
+    for axis, condition in zip(axes, conditions, strict=True):
+        for row in pick(found, figure=condition):
+            place = titles.index(row["title"])
+            axis.plot([row["low"], row["high"]], [place, place], color=COLOURS["samplr"], lw=1.6)
+            axis.plot(row["difference"], place, "o", ms=5, color=COLOURS["samplr"])
+        axis.axvline(0, color=GREY, lw=0.8)
+        axis.set_title("P̄" if condition == "ground_truth" else condition)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].set_yticks(range(len(titles)), titles)
+    axes[0].invert_yaxis()
+    figure.supxlabel("return of SAMPLR less that of PLR⊥")
+    return figure
+
+
 def driving_curves(data: Data, along: str) -> Figure:
     """Returns along training: on new random tracks, on each validation circuit, and on the levels trained on."""
     tracks = list(dict.fromkeys(row["condition"] for row in data.of("validation")))

@@ -1,0 +1,143 @@
+"""`samplr reproduce controlled`: black ice with one change at a time, to find out what Table 1 depends on.
+
+Two questions. Under which change is SAMPLR ahead of PLR⊥? And what do fictitious transitions make of a shift that is
+large and known: of a teacher who presents three icy tiles in ten, whatever happens?
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from samplr.reproduce import figures
+from samplr.reproduce.comparisons import Claim, cell, claims_tables, estimate, tested
+from samplr.reproduce.exams import SuiteExam
+from samplr.reproduce.records import Row, scores
+from samplr.reproduce.studies import Data, Report, Study, Variant, groups
+
+CONDITIONS = ("ground_truth", "q=0", "q=0.3", "q=0.4", "q=0.6")
+"""New random tracks with ice as P̄ has it, and at fixed rates."""
+
+METHODS = {"robust_plr": "PLR⊥", "samplr": "SAMPLR"}
+
+CHANGES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "": ("as in the paper", {}),
+    "rate": ("learning rate 3e-4", {"student.learning_rate": 3e-4}),
+    "evidence": ("told the evidence", {"env.show_evidence": True}),
+    "frames": ("four frames", {"env.frame_stack": 4}),
+    "kernels": ("the lineage's kernels", {"student.encoder": "lineage"}),
+    "lambda": ("λ = 0.95", {"student.gae_lambda": 0.95}),
+    "l1": ("score: L1 value loss", {"replay.score": "l1_value_loss"}),
+    "fill": ("replay when the buffer is full", {"replay.fill": 1.0}),
+    "slipperiest": ("a wheel is as its slipperiest tile", {"env.ice_rule": "min"}),
+    "segments": ("eight tiles share a draw of ice", {"env.tiles_per_draw": 8}),
+    "patient": ("no early stop", {"env.rules.idle_limit": 0}),
+}
+"""By name: what is changed, in words and in the configuration."""
+
+OF_SAMPLR_ALONE: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "m4": ("M = 4", {"fictitious.samples": 4}),
+    "matched": ("matched trace", {"fictitious.trace": "matched"}),
+    "learns_new": ("learns from new levels, too", {"teacher": "plr"}),
+}
+
+SHIFTED = {"teacher": "fixed", "presents": "fixed_rates/q=0.3"}
+
+FIXED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "dr": ("P̄", {}),
+    "dr_fictitious": ("P̄, fictitious", {"grounding": "fictitious"}),
+    "fixed": ("q=0.3", {**SHIFTED, "grounding": "none"}),
+    "fixed_fictitious": ("q=0.3, fictitious", {**SHIFTED, "grounding": "fictitious"}),
+}
+"""Teachers without a score, who present P̄ or a shift."""
+
+
+def named(method: str, change: str) -> str:
+    """A method under a change."""
+    return f"{method}_{change}" if change else method
+
+
+def variants() -> dict[str, Variant]:
+    """All that can be trained."""
+    found = {
+        named(method, change): Variant(method, f"{title}, {words}", settings)
+        for change, (words, settings) in CHANGES.items()
+        for method, title in METHODS.items()
+    }
+    found |= {
+        named("samplr", change): Variant("samplr", f"SAMPLR, {words}", settings)
+        for change, (words, settings) in OF_SAMPLR_ALONE.items()
+    }
+    for evidence, told in {"": {}, "evidence": CHANGES["evidence"][1]}.items():
+        for name, (words, settings) in FIXED.items():
+            title = f"teacher of {words}" + (", told the evidence" if evidence else "")
+            found[named(name, evidence)] = Variant("dr", title, {**settings, **told})
+    return found
+
+
+def claims() -> list[Claim]:
+    """What is asked of the changes."""
+    found = [
+        Claim("SAMPLR is above PLR⊥", condition, named("samplr", change), named("robust_plr", change), "greater")
+        for change in CHANGES
+        for condition in CONDITIONS
+    ]
+    found += [
+        Claim("the change does SAMPLR good", condition, named("samplr", change), "samplr", "greater")
+        for change in (*list(CHANGES)[1:], *OF_SAMPLR_ALONE)
+        for condition in CONDITIONS
+    ]
+    for evidence in ("", "evidence"):
+        fixed, fictitious = named("fixed", evidence), named("fixed_fictitious", evidence)
+        found.append(Claim("fictitious transitions undo a shift", CONDITIONS[0], fictitious, fixed, "greater"))
+        dr, grounded = named("dr", evidence), named("dr_fictitious", evidence)
+        found.append(Claim("and do no harm without one", CONDITIONS[0], grounded, dr, "less", refuted_if_shown=True))
+    return found
+
+
+def report(data: Data) -> Report:
+    """The table, the tests and the figure. What is compared has learned equally often, but for `samplr_learns_new`."""
+    rows = _by_condition([*data.of("ground_truth"), *data.of("fixed_rates")])
+    results: dict[str, Any] = {"table": {}, "claims": []}
+    for setting, of in groups(data, rows).items():
+        results["claims"] += [{**found, "setting": setting} for found in tested(claims(), of, "steps")]
+    for name in data.variants:
+        mine = [row for row in rows if row["variant"] == name]
+        if mine:
+            results["table"][name] = {condition: estimate(scores(mine, condition)) for condition in CONDITIONS}
+    words = {named("samplr", change): text for change, (text, _) in CHANGES.items()}
+    gaps = [{**found, "title": words[found["a"]]} for found in results["claims"] if found["claim"].endswith("PLR⊥")]
+    tables = [_rich_table(data, results["table"]), *claims_tables(results["claims"], 0)]
+    return Report(results, tables, {"gaps": figures.gaps(gaps, CONDITIONS)})
+
+
+def _by_condition(rows: Sequence[Row]) -> list[Row]:
+    """Rows that have their return under the name of the condition."""
+    return [{"variant": row["variant"], "seed": row["seed"], row["condition"]: row["return"]} for row in rows]
+
+
+def _rich_table(data: Data, rows: Mapping[str, Mapping[str, Any]]) -> Table:
+    table = Table(title="Return on new tracks: mean ± standard error over seeds", box=box.SIMPLE_HEAD)
+    table.add_column("")
+    for condition in CONDITIONS:
+        table.add_column("P̄" if condition == CONDITIONS[0] else condition, justify="right", no_wrap=True)
+    for name, row in rows.items():
+        table.add_row(data.variants[name].title, *[cell(row[condition], 0) for condition in CONDITIONS])
+    return table
+
+
+CONTROLLED = Study(
+    name="controlled",
+    env="black_ice",
+    variants=variants(),
+    exams=(
+        SuiteExam("ground_truth", episodes=500, at="last"),
+        SuiteExam("fixed_rates", episodes=100, at="last", together=7),
+    ),
+    training_figures=("new/return", "replay/return", "shift/ice/real_mean", "shift/ice/met_mean"),
+    report=report,
+    steps=2_000_000,
+    seeds=5,
+    batch=5,
+)
