@@ -74,16 +74,26 @@ def interrupting(at_update: int, times: int) -> samplr.run.Watch:
     return watch
 
 
+@pytest.fixture(params=[signal.default_int_handler, signal.SIG_IGN], ids=["", "in the background"])
+def _interrupts(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What an interrupt does to begin with; nothing in a job that a script started in the background."""
+    before = signal.signal(signal.SIGINT, request.param)
+    yield
+    assert signal.getsignal(signal.SIGINT) is request.param
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_interrupts")
 def test_an_interrupt_saves_what_was_computed(uninterrupted: Path, tmp_path: Path) -> None:
     config = tiny_config(checkpoint_seconds=3600.0)
     with pytest.raises(KeyboardInterrupt):
         samplr.train(config, tmp_path / "run", watch=interrupting(at_update=8, times=1))
     assert read_checkpoint(tmp_path / "run").update == 8
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     train(tmp_path / "run", checkpoint_seconds=3600.0)
     assert_same_run(tmp_path / "run", uninterrupted)
 
 
+@pytest.mark.usefixtures("_interrupts")
 def test_a_second_interrupt_stops_at_once(tmp_path: Path) -> None:
     config = tiny_config(checkpoint_seconds=3600.0)
     with pytest.raises(KeyboardInterrupt):

@@ -286,7 +286,8 @@ def _stopped_between_lines(training: Training, bar: Progress) -> Iterator[Callab
 
     def note(*_: Any) -> None:
         asked.set()
-        signal.signal(signal.SIGINT, before)
+        # A job that a script started in the background ignores interrupts, but whoever sends it two means it.
+        signal.signal(signal.SIGINT, signal.default_int_handler if before is signal.SIG_IGN else before)
         bar.console.print("Stopping after this line of metrics; once more stops at once.")
 
     before = signal.signal(signal.SIGINT, note) or signal.default_int_handler
