@@ -120,7 +120,8 @@ def claims_tables(results: Sequence[Mapping[str, Any]], digits: int) -> list[Tab
             tables[heading] = Table(title=heading, box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1))
             for column in ("test", "equal", "a − b", "95 %", "d", "p", "power", "finds", "holds"):
                 left = column in ("test", "equal")
-                tables[heading].add_column(column, justify="left" if left else "right", no_wrap=not left)
+                justify: Literal["left", "right"] = "left" if left else "right"
+                tables[heading].add_column(column, justify=justify, no_wrap=not left, overflow="fold")
         sign = {"less": "<", "greater": ">", "two-sided": "≠"}[row["alternative"]]
         shown = max(digits, _digits_for(row["detectable"]))
         tables[heading].add_row(

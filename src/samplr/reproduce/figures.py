@@ -119,7 +119,8 @@ def theory(data: Data) -> Figure:
     _draw_by_score(left, data, at_end, "regret", "regret under P̄ in the end")
     _draw_by_score(right, data, at_end, "worst_history_regret", "worst regret over histories in the end")
     left.invert_yaxis()
-    right.legend(frameon=False, title="the teacher's score", loc="best", fontsize=9)
+    if right.get_legend_handles_labels()[1]:
+        right.legend(frameon=False, title="the teacher's score", loc="best", fontsize=9)
     return figure
 
 

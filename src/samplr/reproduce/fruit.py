@@ -105,7 +105,8 @@ def _rich_table(data: Data, basis: str, rows: Mapping[str, Mapping[str, Any]]) -
         "banana\n%",
         "apple\nlevels %",
     ):
-        table.add_column(column, justify="left" if column == "method" else "right", no_wrap=column != "method")
+        left = column == "method"
+        table.add_column(column, justify="left" if left else "right", no_wrap=not left, overflow="fold")
     for variant, row in rows.items():
         numbers = [cell(row[name], 2) for name in ("return", "rooms_solved")]
         numbers += [cell(in_percent(row[name]), 1) for name in shares]

@@ -151,7 +151,7 @@ def _rich_table(data: Data, basis: str, rows: Mapping[str, Mapping[str, Any]]) -
         title=f"Icy road at equal {basis}: mean ± standard error over seeds", box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1)
     )
     for column in ("method", "updates", "of optimum", "regret", "worst level", "worst history", "ice"):
-        table.add_column(column, justify="left" if column == "method" else "right")
+        table.add_column(column, justify="left" if column == "method" else "right", overflow="fold")
     for variant, row in rows.items():
         table.add_row(
             data.variants[variant].title,
