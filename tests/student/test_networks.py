@@ -11,7 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from programs import equations
 from samplr.compiling import jit
+from samplr.envs import make_environment
 from samplr.envs.api import Environment
 from samplr.envs.icy_road import IcyRoad
 from samplr.errors import SamplrError, UnknownNameError
@@ -174,6 +176,28 @@ def test_orthogonal_layers_have_orthogonal_rows_of_the_given_gain_and_no_bias() 
     layer = jit(lambda key: orthogonal(5, 3, gain=2.0, key=key), runs_once=True)(jax.random.key(0))
     np.testing.assert_allclose(layer.weight @ layer.weight.T, 4 * np.eye(3), atol=1e-5)
     np.testing.assert_array_equal(layer.bias, np.zeros(3))
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (3, 5), (4, 4), (1, 7), (64, 19)])
+def test_orthogonal_layers_have_the_numbers_of_jax_itself(shape: tuple[int, int]) -> None:
+    outputs, inputs = shape
+    key = jax.random.key(3)
+    layer = jit(lambda key: orthogonal(inputs, outputs, gain=2.0, key=key), runs_once=True)(key)
+    np.testing.assert_allclose(layer.weight, jax.nn.initializers.orthogonal(2.0)(key, shape), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["icy_road", "black_ice", "fruit_choice"])
+def test_no_network_is_made_with_the_help_of_lapack(name: str) -> None:
+    # Factorisations for a batch of runs may wait for each other forever: see `orthogonal`.
+    env = make_environment(name)
+    for encoder in ("mlp", *env.encoders()):
+        build = functools.partial(build_network, env, encoder, (8,), 4, 16)
+        traced = jax.make_jaxpr(jax.vmap(lambda key, build=build: build(key=key)))(
+            jax.random.split(jax.random.key(0), 2)
+        )
+        names = {equation.primitive.name for equation in equations(traced.jaxpr)}
+        assert "dot_general" in names
+        assert not names & {"qr", "geqrf", "geqp3", "householder_product", "svd", "eigh", "cholesky", "lu"}
 
 
 def test_an_mlp_takes_an_observation_of_several_parts_as_one_vector() -> None:

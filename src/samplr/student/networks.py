@@ -226,21 +226,39 @@ def _through(layer: eqx.nn.Linear | None, features: Array) -> Array:
 
 
 def orthogonal(inputs: int, outputs: int, *, gain: float, key: PRNGKeyArray) -> eqx.nn.Linear:
-    """A linear layer with orthogonal weights and zero biases."""
+    """A linear layer with orthogonal weights and zero biases: the numbers of `jax.nn.initializers.orthogonal`.
+
+    That one asks LAPACK for a QR factorisation. On a CPU, factorisations for a batch of runs share their work with the
+    threads that are to start them: as many at once as there are cores wait for each other forever (JAX 0.10). Gram and
+    Schmidt's way to the same factor is plain arithmetic.
+    """
     layer = eqx.nn.Linear(inputs, outputs, key=key)
-    weight = jax.nn.initializers.orthogonal(gain)(key, (outputs, inputs))
+    columns = _orthonormal(jax.random.normal(key, (max(inputs, outputs), min(inputs, outputs))))
+    weight = gain * (columns if outputs >= inputs else columns.T)
     return eqx.tree_at(lambda x: (x.weight, x.bias), layer, (weight, jnp.zeros(outputs)))
 
 
 _product = functools.partial(jnp.matmul, precision="highest")
 
 
-def _wide_orthogonal(inputs: int, outputs: int, *, gain: float, key: PRNGKeyArray) -> eqx.nn.Linear:
-    """As `orthogonal`, by matrix products alone.
+def _orthonormal(columns: Float[Array, "n m"]) -> Float[Array, "n m"]:
+    """Columns made orthogonal to those before them, and of length 1."""
+    places = jnp.arange(columns.shape[1])
 
-    Two large QR factorisations in one CPU program wait for each other forever (seen with JAX 0.10 on two cores). Newton
-    and Schulz's iteration takes every singular value of a Gaussian matrix to 1, which leaves its orthogonal factor, and
-    that is distributed as the QR factorisation's.
+    def settle(place: Array, columns: Array) -> Array:
+        before, column = jnp.where(places < place, columns, 0.0), columns[:, place]
+        for _ in range(2):  # once leaves rounding errors, twice is enough
+            column -= _product(before, _product(before.T, column))
+        return columns.at[:, place].set(column / jnp.sqrt(jnp.sum(column**2)))
+
+    return jax.lax.fori_loop(0, columns.shape[1], settle, columns)
+
+
+def _wide_orthogonal(inputs: int, outputs: int, *, gain: float, key: PRNGKeyArray) -> eqx.nn.Linear:
+    """As `orthogonal`, for many columns, in fewer and larger products.
+
+    Newton and Schulz's iteration takes every singular value of a Gaussian matrix to 1, which leaves its orthogonal
+    factor, and that is distributed as the QR factorisation's.
     """
     layer = eqx.nn.Linear(inputs, outputs, key=key)
     gaussian = jax.random.normal(key, (outputs, inputs)) / (inputs**0.5 + outputs**0.5)
