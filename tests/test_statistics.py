@@ -20,6 +20,7 @@ from samplr.statistics import (
     power,
     probability_of_improvement,
     probability_of_improvement_interval,
+    repeatability,
     welch,
 )
 
@@ -206,3 +207,17 @@ class TestProbabilityOfImprovement:
 
 def test_cohens_d_by_hand():
     assert cohens_d(np.array([0.0, 2.0]), np.array([1.0, 5.0])) == pytest.approx(-2 / math.sqrt(5))
+
+
+class TestRepeatability:
+    def test_by_hand(self):
+        # Means 1 and 4, so that between = 2 · 4.5 = 9; variances 2 and 0.5, so that within = 1.25; 7.75 / 10.25.
+        assert repeatability(np.array([[0.0, 3.5], [2.0, 4.5]])) == pytest.approx(7.75 / 10.25)
+
+    def test_it_is_the_share_of_the_variance_between_things(self):
+        rng = np.random.default_rng(0)
+        scores = rng.normal(0, 2, 4000) + rng.normal(0, 1, (5, 4000))
+        assert repeatability(scores) == pytest.approx(4 / 5, abs=0.02)
+
+    def test_what_is_all_luck_has_none(self):
+        assert abs(repeatability(np.random.default_rng(1).normal(size=(5, 4000)))) < 0.03

@@ -2,13 +2,14 @@
 
     python tools/score_repeatability.py results/table1/policies/samplr.npz
 
-Levels of the ground truth are each played several times by a trained student, and scored every time as a teacher would.
-The *repeatability* of a score is the share of its variance that lies between levels: 1 if playing once is enough, 0 if
-the best-scored levels are merely lucky ones. The table also says how icy the best-scored tenth is after one rollout,
-which is what a curriculum presents first.
+Levels of the ground truth are each played several times by a trained student, and scored every time as its teacher
+would. The *repeatability* of a score is the share of its variance that lies between levels: 1 if playing once is
+enough, 0 if the best-scored levels are merely lucky ones. The table also says how icy (or what else is hidden) the
+best-scored tenth is after one rollout, which is what a curriculum presents first.
 """
 
 import argparse
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +23,9 @@ from samplr.envs.api import Level
 from samplr.grounding import Fictitious, Grounding, Naive, Ungrounded
 from samplr.rollout import Rollout, collect
 from samplr.run import Run
-from samplr.student.advantages import generalized_advantages
+from samplr.statistics import repeatability
+from samplr.student.normalisation import ReturnScale
+from samplr.training import build_hyperparameters
 
 GROUNDINGS: dict[str, Grounding] = {
     "none": Ungrounded(),
@@ -47,7 +50,8 @@ def main() -> None:
     print(f"{options.levels} levels × {options.repeats}; mean {name} {hidden.mean():.4f}")
     print(f"{'grounding':16} repeatability  correlation with {name}  {name} of the best-scored tenth")
     for title, grounding in GROUNDINGS.items():
-        scores = score(run, grounding, levels, options.repeats)
+        score = scorer(run, grounding)
+        scores = np.array([score(levels, jax.random.key(repeat)) for repeat in range(options.repeats)])
         correlation = stats.spearmanr(scores.mean(axis=0), hidden).statistic
         best = np.argsort(scores, axis=1)[:, -(options.levels // 10) :]
         chosen = hidden[best].mean(axis=1)
@@ -55,47 +59,29 @@ def main() -> None:
         print(f"{title:16} {repeatability(scores):13.2f}  {correlation:20.2f}  {chosen.mean():13.4f} ± {error:.4f}")
 
 
-def score(run: Run, grounding: Grounding, levels: Level, repeats: int) -> Float[np.ndarray, "repeats levels"]:
-    """The positive value loss of every level in every repeat."""
-    config, network = run.config, jax.tree.map(lambda leaf: leaf[0], run.networks)
+def scorer(run: Run, grounding: Grounding) -> Callable[[Level, PRNGKeyArray], Float[Array, " levels"]]:
+    """What plays levels once and gives the positive value loss of each."""
+    config, ppo = run.config, build_hyperparameters(run.config).ppo
+    network = jax.tree.map(lambda leaf: leaf[0], run.networks)
 
-    def play(levels: Level, key: PRNGKeyArray) -> Rollout:
-        return collect(run.env, grounding, network, levels, config.rollout, key=key)
+    def score(levels: Level, key: PRNGKeyArray) -> Float[Array, " levels"]:
+        rollout = collect(run.env, grounding, network, levels, config.rollout, key=key)
+        advantages = ppo.advantages(rollout, _scale(rollout, config.student.discount))
+        return jnp.mean(jnp.maximum(advantages, 0), axis=0)
 
-    compiled, count, found = jit(play), levels.origin.shape[0], []
-    for repeat in range(repeats):
-        parts = []
-        for first in range(0, count, config.workers):
-            part = jax.tree.map(lambda leaf, first=first: leaf[first : first + config.workers], levels)
-            rollout = compiled(part, jax.random.fold_in(jax.random.key(repeat), first))
-            parts.append(positive_value_loss(rollout, config.student.discount, config.student.gae_lambda))
-        found.append(np.concatenate(parts))
-    return np.asarray(found)
+    compiled: Callable[[Level, PRNGKeyArray], Float[Array, " levels"]] = jit(score)
+    return compiled
 
 
-def positive_value_loss(rollout: Rollout, discount: float, gae_lambda: float) -> Float[Array, " n"]:
-    """As `samplr.teachers.scores` has it, for a student whose scale of rewards is not known any more.
-
-    It is found from the values: on average they tell apart what the rewards add up to.
-    """
+def _scale(rollout: Rollout, discount: float) -> ReturnScale:
+    """What rewards are divided by, which a file of policies does not tell: on average, values must add up to them."""
     goes_on = jnp.where(rollout.primed_terminated, 0.0, discount) * rollout.primed_value
-    expected = rollout.value - jnp.sum(rollout.primed_weight * goes_on, axis=-1)
-    reward = jnp.sum(rollout.primed_weight * rollout.primed_reward, axis=-1)
-    delta = reward * jnp.sum(expected) / jnp.sum(reward) - expected
 
-    def of_worker(delta: Array, end: Array) -> Array:
-        return generalized_advantages(delta, end, jnp.ones_like(delta), discount, gae_lambda)
+    def total(primed: Float[Array, "t n m"]) -> Array:
+        return jnp.sum(rollout.primed_weight * primed)
 
-    advantages = jax.vmap(of_worker, in_axes=1, out_axes=1)(delta, rollout.end)
-    return jnp.mean(jnp.maximum(advantages, 0), axis=0)
-
-
-def repeatability(scores: Float[np.ndarray, "repeats levels"]) -> float:
-    """The intraclass correlation, from a one-way analysis of variance."""
-    repeats = len(scores)
-    between = repeats * scores.mean(axis=0).var(ddof=1)
-    within = scores.var(axis=0, ddof=1).mean()
-    return float((between - within) / (between + (repeats - 1) * within))
+    deviation = total(rollout.primed_reward) / (jnp.sum(rollout.value) - total(goes_on))
+    return ReturnScale(jnp.ones(()), jnp.zeros(()), deviation**2)
 
 
 if __name__ == "__main__":

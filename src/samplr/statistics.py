@@ -189,3 +189,14 @@ def _interval(value: float, draws: np.ndarray) -> Interval:
     """The percentile interval of a statistic."""
     low, high = np.quantile(draws, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return Interval(value, float(low), float(high))
+
+
+def repeatability(scores: Float[np.ndarray, "repeats things"]) -> float:
+    """The share of a score's variance that lies between the things scored, and not between repeats of one of them.
+
+    This is the intraclass correlation of a one-way analysis of variance; it is below 0 where chance has it so.
+    """
+    repeats = len(scores)
+    between = repeats * scores.mean(axis=0).var(ddof=1)
+    within = scores.var(axis=0, ddof=1).mean()
+    return float((between - within) / (between + (repeats - 1) * within))

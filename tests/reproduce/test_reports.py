@@ -286,6 +286,11 @@ class TestFruit:
         assert np.ptp(shares.lines[1].get_ydata()) > 0.3  # PLR⊥ swings, DR does not
         assert np.ptp(shares.lines[0].get_ydata()) < 0.1
 
+    def test_only_rates_that_were_trained_have_a_column(self, tmp_path: Path) -> None:
+        fill(tmp_path / "out", FRUIT, ["dr_q0.7", "naive_q0.3"])
+        drawn = reproduce(FRUIT, tmp_path / "out", only="report", progress=False).figures["by_q"]
+        assert [axis.get_title() for axis in drawn.axes if axis.get_title()] == ["q = 0.7", "q = 0.3"]
+
     def test_levels_trained_on_are_the_replayed_ones_or_all_of_dr(self) -> None:
         replays = {"new/return": 1.0, "replay/return": 2.0}
         assert figures.on_trained_levels(replays, "return") == 2.0

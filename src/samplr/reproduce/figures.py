@@ -342,8 +342,8 @@ def _ended_with(row: Row, end: str) -> float | None:
 
 def fruit_by_q(data: Data, by_q: Mapping[float, Sequence[str]]) -> Figure:
     """Test returns by q, and the share of the levels trained on in which the apple is right."""
-    figure = _figure(9, 6)
-    grid = figure.subplots(2, len(by_q), sharex="col", squeeze=False)
+    figure = _figure(3 * max(len(by_q), 1), 6)
+    grid = figure.subplots(2, max(len(by_q), 1), sharex="col", squeeze=False)
     for column, (q, variants) in enumerate(by_q.items()):
         above, below = grid[0, column], grid[1, column]
         for variant in variants:

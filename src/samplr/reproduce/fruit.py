@@ -47,7 +47,7 @@ def report(data: Data) -> Report:
     figures_drawn = {
         "training": figures.fruit_training(data, _of_q(data, QS[0])),
         "choices": figures.fruit_choices(data, _of_q(data, QS[0])),
-        "by_q": figures.fruit_by_q(data, {q: _of_q(data, q) for q in QS}),
+        "by_q": figures.fruit_by_q(data, {q: of for q in QS if (of := _of_q(data, q))}),
     }
     tables = [_rich_table(data, basis, results["table"][basis]) for basis in BASES]
     tables += claims_tables(results["claims"], 2)

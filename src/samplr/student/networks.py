@@ -164,10 +164,11 @@ class ActorCritic(eqx.Module):
 
     def _heads(self, features: Array, hidden: Float[Array, " k"] | None) -> tuple[Policy, Float[Array, ""]]:
         acting = _through(self.actor_hidden, features)
-        value, *by_hidden = self.critic(_through(self.critic_hidden, features))
+        judged = self.critic(_through(self.critic_hidden, features))
+        value = judged[0]
         if hidden is not None and self.usual_hidden is not None:
             # Linear, so that what it supposes when it is not told is the mean over θ′.
-            value += jnp.stack(by_hidden) @ (hidden - jax.lax.stop_gradient(self.usual_hidden))
+            value += judged[1:] @ (hidden - jax.lax.stop_gradient(self.usual_hidden))
         return policy_from(self.actor(acting), self.action_space), value
 
 
