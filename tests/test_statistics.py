@@ -69,6 +69,13 @@ class TestWelch:
         assert (other.p_value, other.effect_size, other.power, other.detectable) == (0.0, math.inf, 1.0, 0.0)
         assert welch([2.0, 2.0], [1.0, 1.0], "less").power == 0.0
 
+    def test_scores_that_hardly_vary(self):
+        hardly = [1.0, 1.0 + 1e-14]
+        assert welch([2.0, 2.0], hardly, "greater").power == 1.0
+        assert welch([2.0, 2.0], hardly, "less").power == 0.0
+        assert welch([2.0, 2.0], hardly).power == 1.0
+        assert welch([1.0, 1.0], [1e-45, 0.0], "less").power == 0.0
+
     def test_the_interval_covers_the_true_difference(self):
         # 1,000 experiments: 95 % ± 3 standard deviations of a binomial is 92.9 % to 97.1 %.
         rng, covered = np.random.default_rng(0), 0
