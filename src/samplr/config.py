@@ -15,7 +15,7 @@ from typing import Any, Generic, Literal, TypeVar
 from samplr.envs import environment_name, make_environment
 from samplr.envs.api import Environment
 from samplr.errors import SamplrError, UnknownNameError
-from samplr.teachers.fixed import condition_named
+from samplr.teachers.fixed import levels_named
 
 E = TypeVar("E", bound=Environment)
 
@@ -135,7 +135,7 @@ class Config(Generic[E]):
     teacher: TeacherName = "robust_plr"
     """Who proposes levels."""
     presents: str = ""
-    """For teacher `fixed`: the levels it proposes, as SUITE/CONDITION (see `samplr list suites`)."""
+    """For teacher `fixed`: the levels it proposes, as SUITE/CONDITION, or a whole SUITE (see `samplr list suites`)."""
     grounding: GroundingName = "fictitious"
     """Which transitions the student learns from."""
     student: StudentConfig = field(default_factory=StudentConfig)
@@ -218,7 +218,7 @@ def validate(config: Config) -> None:
     _validate_numbers(config)
     student, replay = config.student, config.replay
     if config.teacher == "fixed":
-        condition_named(config.env, config.presents)
+        levels_named(config.env, config.presents)
         if config.fictitious.posterior == "learned" or config.fictitious.prior == "estimated":
             raise SamplrError("--teacher fixed presents no levels of the ground truth that a belief could learn from")
     elif config.presents:

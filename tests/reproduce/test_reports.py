@@ -200,6 +200,15 @@ class TestTable1:
         assert len(ours.containers) == len(data.variants)
         assert len(theirs.containers) == 4
 
+    def test_ours_have_a_figure_of_their_own_for_the_ice_they_present(self, driving: tuple[Data, Report]) -> None:
+        data, report = driving
+        added = {**data.variants, **table1.OURS}
+        drawn = table1.report(Data(added, data.rows)).figures
+        assert set(drawn) - set(report.figures) == {"curriculum_past_the_paper"}
+        assert set(lines(drawn["ice_seen"])) == set(lines(report.figures["ice_seen"]))
+        styles = {str(figures.style(Data(TABLE1.variants, {}), name)) for name in TABLE1.variants}
+        assert len(styles) == len(TABLE1.variants), "two variants look the same"
+
 
 def test_a_curriculum_that_nobody_looked_at_makes_an_empty_figure(driving: tuple[Data, Report]) -> None:
     data = driving[0]

@@ -1,4 +1,4 @@
-"""A curriculum that presents one condition of a suite."""
+"""A curriculum that presents a suite, or one of its conditions."""
 
 from typing import Any
 
@@ -6,10 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.stats import chisquare
 
 from samplr.config import Config, default_config
 from samplr.envs.api import Origin
 from samplr.envs.icy_road import IcyRoad, solution
+from samplr.envs.icy_road.world import EVALUATED_RATES
 from samplr.errors import SamplrError, UnknownNameError
 from samplr.run import train
 from samplr.teachers.fixed import FixedCurriculum
@@ -32,12 +34,23 @@ def test_levels_are_those_of_the_condition_and_not_taken_for_the_ground_truth() 
     assert levels.origin.shape == (500,)
 
 
+def test_a_suite_is_presented_with_all_its_conditions_equally_often() -> None:
+    count = 2000
+    levels = build_teacher(configured(presents="fixed_rates")).propose(None, None, ROAD, count, key=jax.random.key(1))
+    rates, times = np.unique(np.asarray(levels.aleatoric.rate), return_counts=True)
+    assert rates.tolist() == np.float32(EVALUATED_RATES).tolist()
+    assert chisquare(times).pvalue > 1e-4
+    for rate in rates:
+        share = np.asarray(levels.aleatoric.bits)[np.asarray(levels.aleatoric.rate) == rate].mean()
+        assert share == pytest.approx(rate, abs=0.04)
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
         ({"presents": ""}, "suite"),
         ({"presents": "nowhere/q=0.6"}, "nowhere"),
-        ({"presents": "fixed_rates"}, "condition of suite 'fixed_rates'"),
+        ({"presents": "fixed_rates/"}, "condition of suite 'fixed_rates'"),
         ({"presents": "fixed_rates/q=0.61"}, "q=0.61"),
     ],
 )

@@ -43,12 +43,15 @@ OF_SAMPLR_ALONE: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 }
 
 SHIFTED = {"teacher": "fixed", "presents": "fixed_rates/q=0.3"}
+WIDE = {"teacher": "fixed", "presents": "fixed_rates"}
 
 FIXED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "dr": ("P̄", {}),
     "dr_fictitious": ("P̄, fictitious", {"grounding": "fictitious"}),
     "fixed": ("q=0.3", {**SHIFTED, "grounding": "none"}),
     "fixed_fictitious": ("q=0.3, fictitious", {**SHIFTED, "grounding": "fictitious"}),
+    "wide": ("every rate", {**WIDE, "grounding": "none"}),
+    "wide_fictitious": ("every rate, fictitious", {**WIDE, "grounding": "fictitious"}),
 }
 """Teachers without a score, who present P̄ or a shift."""
 

@@ -23,6 +23,8 @@ STYLES: Mapping[str, tuple[str, Any]] = {
     "samplr_m4": (COLOURS["samplr"], "--"),
     "samplr_m16": (COLOURS["samplr"], ":"),
     "samplr_exact": (COLOURS["samplr_exact"], "-"),
+    "samplr_eager": ("#000000", "-"),
+    "samplr_wide": (COLOURS["samplr_exact"], "-"),
 }
 """Okabe and Ito's colours, as in the other figures, and broken lines where two of them are near each other."""
 
@@ -220,7 +222,7 @@ def curriculum(data: Data) -> Figure:
     return figure
 
 
-_ENOUGH_TILES = 200
+_ENOUGH_TILES = 2000
 """A share of fewer tiles would be noise."""
 
 

@@ -1,6 +1,6 @@
 """What a study is: methods to train in one world, exams for their students, and a report from the numbers."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -64,6 +64,11 @@ class Data:
     def of(self, name: str) -> Sequence[Row]:
         """The rows of an exam, or of the `training`; none if there are none yet."""
         return self.rows.get(name, ())
+
+    def only(self, names: Collection[str]) -> "Data":
+        """Some of the study's variants, with whatever settings of the user's; the rows are all there."""
+        kept = {name: variant for name, variant in self.variants.items() if (variant.base or name) in names}
+        return Data(kept, self.rows)
 
 
 @dataclass(frozen=True)

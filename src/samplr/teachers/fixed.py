@@ -1,8 +1,10 @@
-"""A fixed curriculum: levels from one condition of a suite, however the student fares.
+"""A fixed curriculum: levels from a suite, or from one of its conditions, however the student fares.
 
 It shifts the distribution of θ′ by as much as one likes, with no score in between, so that what a grounding makes of a
 shift can be measured alone.
 """
+
+from collections.abc import Sequence
 
 import equinox as eqx
 import jax
@@ -15,23 +17,36 @@ from samplr.teachers.api import Phase
 from samplr.teachers.dr import DomainRandomisation
 
 
-def condition_named(env: Environment, path: str) -> LevelSampler:
-    """The levels of `SUITE/CONDITION`."""
-    suite, _, condition = path.partition("/")
+def levels_named(env: Environment, path: str) -> LevelSampler:
+    """The levels of `SUITE/CONDITION`, or of `SUITE`: all of its conditions, equally often."""
+    suite, slash, condition = path.partition("/")
     suites = env.suites()
     if suite not in suites:
         raise UnknownNameError("suite", suite, suites)
-    if condition not in suites[suite]:
-        raise UnknownNameError(f"condition of suite '{suite}'", condition, suites[suite])
-    return suites[suite][condition]
+    conditions = suites[suite]
+    if not slash:
+        return _one_of(list(conditions.values()))
+    if condition not in conditions:
+        raise UnknownNameError(f"condition of suite '{suite}'", condition, conditions)
+    return conditions[condition]
+
+
+def _one_of(samplers: Sequence[LevelSampler]) -> LevelSampler:
+    def sample(key: PRNGKeyArray) -> Level:
+        which_key, level_key = jax.random.split(key)
+        which = jax.random.randint(which_key, (), 0, len(samplers))
+        level: Level = jax.lax.switch(which, samplers, level_key)
+        return level
+
+    return sample
 
 
 class FixedCurriculum(DomainRandomisation):
-    """Domain randomisation, but over a condition instead of the ground truth."""
+    """Domain randomisation, but over a suite instead of the ground truth."""
 
     presents: str = eqx.field(static=True)
 
     def propose(self, phase: Phase, state: None, env: Environment, workers: int, *, key: PRNGKeyArray) -> Level:
-        """Fresh levels of the condition, marked as not the ground truth's, so that no belief is learned from them."""
-        levels: Level = jax.vmap(condition_named(env, self.presents))(jax.random.split(key, workers))
+        """Fresh levels of the suite, marked as not the ground truth's, so that no belief is learned from them."""
+        levels: Level = jax.vmap(levels_named(env, self.presents))(jax.random.split(key, workers))
         return eqx.tree_at(lambda level: level.origin, levels, jnp.full(workers, Origin.ADVERSARY, jnp.int32))
