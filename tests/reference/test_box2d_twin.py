@@ -120,6 +120,21 @@ def test_what_is_revealed_is_what_our_own_world_reveals() -> None:
     assert (mine != its).sum() <= 1
 
 
+def test_the_driver_sees_the_same_in_both_worlds_from_the_first_view_on() -> None:
+    """gymnasium's camera zooms in during the first second; a student trained here would start blindly."""
+    world, on = BlackIce(), level(4, rate=0.2)
+    real, action = BlackIceSimulator(world), np.array([0.0, 0.2, 0.0], np.float32)
+    its, _ = real.reset(options={"level": on})
+    track, step = jax.jit(world.build)(on.layout), jax.jit(world.step)
+    state, mine = world.reset(track, on.aleatoric, key=jax.random.key(0))
+    for _ in range(6):
+        # Apart from the printed return, which ours has not, at most kerbs and edges differ by a shade.
+        assert np.abs(np.asarray(mine, float) - its).mean() < 2
+        its = real.step(action)[0]
+        after = step(track, state, action, key=jax.random.key(0))
+        state, mine = after.state, after.observation
+
+
 def smoke(env: BlackIceBox2D = ENV, **changes: Any) -> samplr.Config:
     sizes = {"workers": 2, "rollout": 3, "replay__capacity": 2, "replay__fill": 1.0, "replay__rate": 1.0}
     student = {"encoder": "mlp", "hidden": (8,), "head": 0, "epochs": 1, "minibatches": 1}

@@ -100,7 +100,8 @@ class RealBlackIce(car_racing.CarRacing):
         self.world.contactListener_bug_workaround = car_racing.FrictionDetector(self, self.lap_complete_percent)
         self.world.contactListener = self.world.contactListener_bug_workaround
         self.reward, self.tile_visited_count, self.new_lap = 0.0, 0, False
-        self.t, self.frames, self.idle, self._paid_tiles = 0.0, 0, 0, 0
+        self.frames, self.idle, self._paid_tiles = 0, 0, 0
+        self.t = 1.0  # only the camera asks for the time: after a second it has zoomed in, as ours has from the start
         self.ice = np.array(options["ice"], bool)
         self.revealed = np.zeros_like(self.ice)
         self._lay_track(options["track"])
@@ -149,7 +150,6 @@ class RealBlackIce(car_racing.CarRacing):
         # Box2D looks for contacts first, and moves the bodies then.
         self._note_contacts([(tuple(body.position), body.angle) for body in (self.car.hull, *self.car.wheels)])
         self.world.Step(FRAME, _VELOCITY_PASSES, _POSITION_PASSES)
-        self.t += FRAME
 
     def _note_contacts(self, poses: Poses) -> None:
         self.contact_poses = poses

@@ -48,7 +48,7 @@ class CarRacingState:
     views: UInt8[np.ndarray, "96 96 channels"]
 
 
-_COUNTERS = ("reward", "tile_visited_count", "new_lap", "t", "frames", "idle", "_paid_tiles")
+_COUNTERS = ("reward", "tile_visited_count", "new_lap", "frames", "idle", "_paid_tiles")
 
 
 class BlackIceSimulator(RealBlackIce):
