@@ -25,6 +25,7 @@ CHANGES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "": ("as in the paper", {}),
     "rate": ("learning rate 3e-4", {"student.learning_rate": 3e-4}),
     "evidence": ("told the evidence", {"env.show_evidence": True}),
+    "camera": ("the lineage's camera", {"env.camera": "motion"}),
     "frames": ("four frames", {"env.frame_stack": 4}),
     "kernels": ("the lineage's kernels", {"student.encoder": "lineage"}),
     "lambda": ("λ = 0.95", {"student.gae_lambda": 0.95}),

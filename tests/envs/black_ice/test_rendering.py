@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from samplr.envs.black_ice.physics import Car, start
+from samplr.envs.black_ice.physics import Car, hull_origin, start
 from samplr.envs.black_ice.raster import EMPTY, Raster, kerb_quads, kerbs, rasterise
 from samplr.envs.black_ice.rendering import draw
 from samplr.envs.black_ice.tracks import HALF_WIDTH, Track, bezier_track, sample_control_points, track_along
@@ -17,7 +17,7 @@ GRASS, PATCH, VISITED = (100, 202, 100), (100, 228, 100), (100, 100, 100)
 _bezier = jax.jit(lambda key: bezier_track(sample_control_points(key=key)))
 _kerbs, _kerb_quads, _start = jax.jit(kerbs), jax.jit(kerb_quads), jax.jit(start)
 _rasterise = jax.jit(rasterise, static_argnames=("cell", "extent"))
-_draw = jax.jit(draw, static_argnames="samples")
+_draw = jax.jit(draw, static_argnames=("samples", "camera"))
 
 
 @functools.cache
@@ -171,6 +171,43 @@ def test_more_points_show_the_same_scene(samples: int) -> None:
     assert seen.shape == (96, 96, 3)
     assert seen.dtype == jnp.uint8
     assert np.abs(np.asarray(seen).astype(int) - np.asarray(usual)).mean() < 1.0
+
+
+def moving(car: Car, aside: float, speed: float = 30.0) -> Car:
+    """The car at a speed, in a direction so far to the left of where it points."""
+    way = car.angle[0] + aside
+    return eqx.tree_at(lambda c: c.velocity, car, jnp.tile(speed * jnp.array([-jnp.sin(way), jnp.cos(way)]), (5, 1)))
+
+
+@pytest.mark.parametrize(("aside", "speed"), [(0.0, 30.0), (1.2, 0.4)])
+def test_a_car_that_does_not_slide_looks_the_same_to_both_cameras(aside: float, speed: float) -> None:
+    """Also one that hardly moves, whichever way."""
+    raster, car, visited = scene()
+    car = moving(car, aside, speed)
+    hull, motion = (np.asarray(_draw(raster, car, visited, camera=c), int) for c in ("hull", "motion"))
+    assert np.abs(hull - motion).mean() < 0.1
+    assert np.abs(hull - motion).max() < 40, "edges may round otherwise"
+
+
+@pytest.mark.parametrize("aside", [-2.5, -0.7, 0.7, np.pi / 2])
+def test_the_motion_camera_turns_the_road_and_shows_that_the_car_slides(aside: float) -> None:
+    raster, car, visited = scene()
+    sliding = moving(car, aside)
+    seen = np.asarray(_draw(raster, sliding, visited, camera="motion"), int)
+    # The road is what a car would see that points where this one moves: all but the car itself and its steering.
+    pointing = eqx.tree_at(lambda c: c.angle, sliding, sliding.angle + aside)
+    origin = hull_origin(sliding) - hull_origin(pointing)
+    pointing = eqx.tree_at(lambda c: c.position, pointing, pointing.position + origin)
+    road = np.asarray(_draw(raster, pointing, visited), int)
+    around = np.ones((96, 96), bool)
+    around[66:78, 43:53] = False
+    assert np.abs(seen - road)[:84][around[:84]].mean() < 0.1
+    # The hull lies along a line that is turned the other way.
+    red, green = seen[66:78, 43:53, 0], seen[66:78, 43:53, 1]
+    rows, cols = np.nonzero((red > 150) & (red < 230) & (green < 60))  # kerbs are brighter
+    ahead, right = -0.8 * (rows - rows.mean()), cols - cols.mean()
+    axis = 0.5 * np.arctan2(2 * (ahead * right).sum(), (ahead**2 - right**2).sum())
+    assert np.cos(2 * (axis - aside)) > 0.9
 
 
 def test_pictures_of_a_batch_are_those_of_its_members() -> None:

@@ -39,7 +39,9 @@ def test_keeps_the_laws_of_the_contract():
 
 @pytest.mark.slow
 def test_keeps_them_with_other_settings():
-    check_environment(BlackIce(show_evidence=True, frame_stack=2, tiles_per_draw=5, ice_rule="mean"), episodes=8)
+    check_environment(
+        BlackIce(show_evidence=True, frame_stack=2, tiles_per_draw=5, ice_rule="mean", camera="motion"), episodes=8
+    )
 
 
 @pytest.mark.parametrize("name", ["tiles_per_draw", "frame_stack", "smoothing"])
@@ -566,6 +568,7 @@ class TestNetworks:
         ({"alpha": -1.0}, "an? alpha above 0"),
         ({"frame_stack": 0}, "a frame_stack of at least 1"),
         ({"ice_rule": "sticky"}, "unknown ice rule 'sticky': choose one of max, mean, min, nearest"),
+        ({"camera": "drone"}, "unknown camera 'drone': choose one of hull, motion"),
     ],
 )
 def test_settings_that_make_no_world_are_refused(setting, message):

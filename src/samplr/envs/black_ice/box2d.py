@@ -7,8 +7,8 @@ along, the force a wheel finds on ice, and when an episode ends. Needs `pip inst
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from itertools import combinations
-from types import FunctionType, MethodType
-from typing import Any
+from types import FunctionType, MethodType, SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -17,6 +17,7 @@ from samplr.envs.black_ice.driving import TRAINING, Rules
 from samplr.envs.black_ice.ice import IceRule
 from samplr.envs.black_ice.physics import FRAME, Car
 from samplr.envs.black_ice.raster import kerb_quads, kerbs
+from samplr.envs.black_ice.rendering import Camera, facing
 from samplr.envs.black_ice.tracks import HALF_WIDTH, PLAYFIELD, Track
 from samplr.errors import SamplrError
 
@@ -74,6 +75,7 @@ class RealBlackIce(car_racing.CarRacing):
     - `rules`: what an episode pays, and when it ends.
     - `playfield`: how far from the middle the world ends.
     - `ice_rule`: what a wheel finds that touches several tiles.
+    - `camera`: what the view turns with; gymnasium's turns with the hull.
     """
 
     def __init__(
@@ -83,9 +85,10 @@ class RealBlackIce(car_racing.CarRacing):
         rules: Rules = TRAINING,
         playfield: float = PLAYFIELD,
         ice_rule: IceRule = "nearest",
+        camera: Camera = "hull",
     ) -> None:
         super().__init__(render_mode=render_mode, lap_complete_percent=rules.lap_share)
-        self.rules, self.playfield, self.ice_rule = rules, playfield, ice_rule
+        self.rules, self.playfield, self.ice_rule, self.camera = rules, playfield, ice_rule, camera
         self.frame_limit = rules.frame_limit
         with_playfield = {**vars(car_racing), "PLAYFIELD": playfield}
         self._render_road = MethodType(FunctionType(car_racing.CarRacing._render_road.__code__, with_playfield), self)
@@ -175,6 +178,23 @@ class RealBlackIce(car_racing.CarRacing):
         if self.render_mode == "state_pixels":
             return self._render("state_pixels")
         return np.zeros(self.observation_space.shape, np.uint8)
+
+    def _render(self, mode: str) -> Any:
+        if self.camera == "hull":
+            return super()._render(mode)
+        # gymnasium turns all that it draws by the angle of a hull: it is shown a car whose hull points where it moves.
+        driven, hull = self.car, self.car.hull
+        shown = SimpleNamespace(
+            position=hull.position,
+            linearVelocity=hull.linearVelocity,
+            angularVelocity=hull.angularVelocity,
+            angle=float(facing(self.state, self.camera)),
+        )
+        self.car = cast(RealCar, SimpleNamespace(hull=shown, wheels=driven.wheels, draw=driven.draw))
+        try:
+            return super()._render(mode)
+        finally:
+            self.car = driven
 
     def _friction(self, wheel: Wheel) -> float:
         """1 on grass and on dry road, less on ice; the tiles that act on the wheel are revealed by it."""

@@ -60,7 +60,7 @@ class BlackIceSimulator(RealBlackIce):
     """
 
     def __init__(self, world: BlackIce) -> None:
-        super().__init__(render_mode="state_pixels", rules=world.rules, ice_rule=world.ice_rule)
+        super().__init__(render_mode="state_pixels", rules=world.rules, ice_rule=world.ice_rule, camera=world.camera)
         self._world = world
         view = gymnasium.spaces.Box(0, 255, (96, 96, 3 * world.frame_stack), np.uint8)
         counts = gymnasium.spaces.Box(0.0, np.inf, (2,))

@@ -1,14 +1,18 @@
 """What the agent sees: gymnasium's 96×96 picture of the car from above, without its window.
 
-The simulator paints a window of 1000×800 pixels, the car always in the same place and facing up, and shrinks it. Here
-every pixel averages a few points of that window: the road is looked up in a raster, all else is worked out. Ice is
-never seen. What differs by intention: the simulator zooms in during its first second, prints the return at the bottom
-left (here that place is black), lets the wheels' bars grow out of the dashboard beyond 400 rad/s, and repaints a tile
-already when the car's nose is over it, half a unit before a wheel is.
+The simulator paints a window of 1000×800 pixels, the car always in the same place and facing up, and shrinks it. (In
+its forebear, from which the paper's code descends, the car's motion is up instead, so that a car that slides is seen to
+do so: the `motion` camera.) Here every pixel averages a few points of that window: the road is looked up in a raster,
+all else is worked out. Ice is never seen. What differs by intention: the simulator zooms in during its first second,
+prints the return at the bottom left (here that place is black), lets the wheels' bars grow out of the dashboard beyond
+400 rad/s, and repaints a tile already when the car's nose is over it, half a unit before a wheel is.
 """
 
+import functools
 import math
+import operator
 from collections.abc import Sequence
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -46,9 +50,15 @@ _STRIPE: _Colour = (77, 77, 77)
 _PATCH_SIDE = PLAYFIELD / 20
 _PATCHES = 20
 
+Camera = Literal["hull", "motion"]
+"""What is up in the picture: where the car points, or where it moves to."""
+
 # The pixels that the car can cover. It is small and always there, so it gets more points per pixel than the landscape.
-_CAR_ROWS, _CAR_COLS = slice(66, 78), slice(44, 52)
+_CAR_ROWS = slice(66, 78)
+_CAR_COLS: dict[Camera, slice] = {"hull": slice(44, 52), "motion": slice(43, 53)}
 _CAR_POINTS = 6
+# Below this speed, in u/s, a car has no direction of motion, and the camera turns with the hull.
+_SLOW = 0.5
 # How much of a wheel's turn its stripe takes, in rad.
 _STRIPE_ARC = 1.2
 
@@ -60,19 +70,30 @@ def draw(
     playfield: float | Float[Array, ""] = PLAYFIELD,
     *,
     samples: int = 2,
+    camera: Camera = "hull",
 ) -> UInt8[Array, "96 96 3"]:
     """The picture that the simulator's agent gets.
 
     Arguments:
         raster: the road, from `rasterise`.
-        car: the car. The camera looks down on its hull's origin and turns with it.
+        car: the car. The camera looks down on its hull's origin.
         visited: the tiles that were touched, which are of one grey where the others have three.
         playfield: how far from the middle the grass ends.
         samples: points per pixel, across and down, from 1 (fast, jagged edges) to 4.
+        camera: what it turns with.
     """
-    view = _landscape(raster, car, visited, playfield, samples)
-    with_car = _faded(_car_over(view[_CAR_ROWS, _CAR_COLS], car))
-    return jnp.concatenate([_faded(view).at[_CAR_ROWS, _CAR_COLS].set(with_car), _faded(_dashboard(car))])
+    up, box = facing(car, camera), (_CAR_ROWS, _CAR_COLS[camera])
+    view = _landscape(raster, car, up, visited, playfield, samples)
+    with_car = _faded(_car_over(view[box], car, *_from_the_hull(car, up, camera)))
+    return jnp.concatenate([_faded(view).at[box].set(with_car), _faded(_dashboard(car))])
+
+
+def facing(car: Car, camera: Camera) -> Float[Array, ""]:
+    """The angle, as the hull's is measured, of what is up in the picture."""
+    if camera == "hull":
+        return car.angle[0]
+    x, y = car.velocity[0]
+    return jnp.where(jnp.hypot(x, y) > _SLOW, jnp.arctan2(-x, y), car.angle[0])
 
 
 def _faded(colours: Float[Array, "rows cols 3"]) -> UInt8[Array, "rows cols 3"]:
@@ -84,11 +105,16 @@ def _faded(colours: Float[Array, "rows cols 3"]) -> UInt8[Array, "rows cols 3"]:
 
 
 def _landscape(
-    raster: Raster, car: Car, visited: Bool[Array, " tiles"], playfield: float | Float[Array, ""], samples: int
+    raster: Raster,
+    car: Car,
+    up: Float[Array, ""],
+    visited: Bool[Array, " tiles"],
+    playfield: float | Float[Array, ""],
+    samples: int,
 ) -> Float[Array, "84 96 3"]:
     """Road, grass and what is beyond the grass."""
     ahead, right = _points(slice(0, _LANDSCAPE_ROWS), slice(0, SIDE), samples)
-    x, y = _world(car, ahead[:, None], right)
+    x, y = _world(car, up, ahead[:, None], right)
     # Without the barriers XLA looks every point up anew for each channel and each use of its pixel.
     key = jax.lax.optimization_barrier(_look_up(raster, x, y))
     road = _palette(visited).at[jnp.maximum(key, 0).astype(jnp.int32)].get(mode="promise_in_bounds")
@@ -104,9 +130,11 @@ def _points(rows: slice, cols: slice, samples: int) -> tuple[Float[np.ndarray, "
     return ((_CAR_Y - down) / _ZOOM).astype(np.float32), ((across - _CAR_X) / _ZOOM).astype(np.float32)
 
 
-def _world(car: Car, ahead: Float[np.ndarray, "*a"], right: Float[np.ndarray, "*b"]) -> tuple[Array, Array]:
-    """The places in the world that are so far ahead and to the right of the car."""
-    origin, sin, cos = hull_origin(car), jnp.sin(car.angle[0]), jnp.cos(car.angle[0])
+def _world(
+    car: Car, up: Float[Array, ""], ahead: Float[np.ndarray, "*a"], right: Float[np.ndarray, "*b"]
+) -> tuple[Array, Array]:
+    """The places in the world that are so far up and to the right of the car in the picture."""
+    origin, sin, cos = hull_origin(car), jnp.sin(up), jnp.cos(up)
     return origin[0] + cos * right - sin * ahead, origin[1] + sin * right + cos * ahead
 
 
@@ -149,23 +177,36 @@ def _unpack(packed: Int[Array, "*points"]) -> Int[Array, "*points 3"]:
 # ---- car
 
 
-def _car_over(under: Float[Array, "rows cols 3"], car: Car) -> Float[Array, "rows cols 3"]:
+_Points = Float[np.ndarray, "*points"] | Float[Array, "*points"]
+
+
+def _from_the_hull(car: Car, up: Float[Array, ""], camera: Camera) -> tuple[_Points, _Points]:
+    """How far ahead of the hull's origin, and to its right, the points lie that the car can cover."""
+    ahead, right = _points(_CAR_ROWS, _CAR_COLS[camera], _CAR_POINTS)
+    if camera == "hull":  # known before any car is, and so is where the hull lies
+        return ahead[:, None], right
+    sin, cos = jnp.sin(up - car.angle[0]), jnp.cos(up - car.angle[0])
+    return sin * right + cos * ahead[:, None], cos * right - sin * ahead[:, None]
+
+
+def _car_over(
+    under: Float[Array, "rows cols 3"], car: Car, ahead: _Points, right: _Points
+) -> Float[Array, "rows cols 3"]:
     """The car painted over these pixels: the wheels, their stripes, and the hull over both."""
-    tyre, stripe = _wheels(car)
-    hull = _hull()
+    tyre, stripe = _wheels(car, ahead, right)
+    hull = _hull(ahead, right)
     cover = _shares(hull | tyre)[..., None]
     red = _shares(hull)[..., None] * np.array(_HULL, np.float32)
     grey = _shares(stripe & ~hull)[..., None] * np.array(_STRIPE, np.float32)
     return (1 - cover) * under + red + grey
 
 
-def _wheels(car: Car) -> tuple[Bool[Array, "down across"], Bool[Array, "down across"]]:
+def _wheels(car: Car, ahead: _Points, right: _Points) -> tuple[Bool[Array, "down across"], Bool[Array, "down across"]]:
     """Which points lie on a tyre, and which of them on its stripe."""
-    ahead, right = _points(_CAR_ROWS, _CAR_COLS, _CAR_POINTS)
     sin, cos = jnp.sin(car.angle[0]), jnp.cos(car.angle[0])
     x, y = (car.position[1:] - hull_origin(car)).T
     from_wheel_right = right - (cos * x + sin * y)[:, None, None]
-    from_wheel_ahead = ahead[:, None] - (cos * y - sin * x)[:, None, None]
+    from_wheel_ahead = ahead - (cos * y - sin * x)[:, None, None]
     turn = (car.angle[1:] - car.angle[0])[:, None, None]
     side = jnp.cos(turn) * from_wheel_right + jnp.sin(turn) * from_wheel_ahead
     along = jnp.cos(turn) * from_wheel_ahead - jnp.sin(turn) * from_wheel_right
@@ -188,22 +229,21 @@ def _stripe(phase: Float[Array, "4"]) -> tuple[Float[Array, "4"], Float[Array, "
     return (start + end) / 2, jnp.where(jnp.all(below, axis=0), -1.0, jnp.abs(start - end) / 2)
 
 
-def _hull() -> Bool[np.ndarray, "down across"]:
-    """Which points lie on the hull: always the same, since the camera is fixed to it."""
-    ahead, right = _points(_CAR_ROWS, _CAR_COLS, _CAR_POINTS)
-    return np.any([_in_convex(corners, right, ahead[:, None]) for corners in HULL_POLYGONS], axis=0)
+def _hull(ahead: _Points, right: _Points) -> Bool[Array, "down across"] | Bool[np.ndarray, "down across"]:
+    """Which points lie on the hull."""
+    return functools.reduce(operator.or_, [_in_convex(corners, right, ahead) for corners in HULL_POLYGONS])
 
 
-def _in_convex(corners: Sequence[tuple[float, float]], x: np.ndarray, y: np.ndarray) -> np.ndarray:
+def _in_convex(corners: Sequence[tuple[float, float]], x: _Points, y: _Points) -> Array | np.ndarray:
     """Which points lie in a convex polygon with its outline, whichever way its corners go round."""
-    inside: list[np.ndarray] = []
+    inside: list[Array | np.ndarray] = []
     middle_x, middle_y = np.mean(corners, axis=0)
     for (x0, y0), (x1, y1) in zip(corners, [*corners[1:], corners[0]], strict=True):
         normal_x, normal_y = (y0 - y1) / math.dist((x0, y0), (x1, y1)), (x1 - x0) / math.dist((x0, y0), (x1, y1))
         depth = (x - x0) * normal_x + (y - y0) * normal_y
-        inwards = np.sign((middle_x - x0) * normal_x + (middle_y - y0) * normal_y)
+        inwards = float(np.sign((middle_x - x0) * normal_x + (middle_y - y0) * normal_y))
         inside.append(depth * inwards >= -_OUTLINE)
-    return np.all(inside, axis=0)
+    return functools.reduce(operator.and_, inside)
 
 
 def _shares(points: Bool[Array, "down across"] | Bool[np.ndarray, "down across"]) -> Float[Array, "rows cols"]:

@@ -23,7 +23,7 @@ from samplr.envs.black_ice.networks import LINEAGE_KERNELS, PAPER_KERNELS, CarEn
 from samplr.envs.black_ice.physics import FRAME
 from samplr.envs.black_ice.picture import picture
 from samplr.envs.black_ice.raster import Raster, rasterise
-from samplr.envs.black_ice.rendering import draw
+from samplr.envs.black_ice.rendering import Camera, draw
 from samplr.envs.black_ice.tracks import (
     PLAYFIELD,
     TILES,
@@ -100,6 +100,8 @@ class BlackIce(GroundedEnvironment):
     """Side of the cells in which the road is drawn before the driver looks at it, in u."""
     smoothing: int = 2
     """Points per pixel, along and across, that the driver's view is averaged over."""
+    camera: Camera = "hull"
+    """What the driver's view turns with: the car's `hull`, or its `motion`, which shows that it slides."""
 
     defaults: ClassVar[Mapping[str, Any]] = {
         "student.encoder": "paper",
@@ -121,6 +123,8 @@ class BlackIce(GroundedEnvironment):
                 raise SamplrError(f"black ice needs a {name} above 0, not {getattr(self, name):g}")
         if self.ice_rule not in get_args(IceRule):
             raise UnknownNameError("ice rule", self.ice_rule, get_args(IceRule))
+        if self.camera not in get_args(Camera):
+            raise UnknownNameError("camera", self.camera, get_args(Camera))
 
     @property
     def observation_space(self) -> Box | dict[str, Box]:
@@ -343,4 +347,4 @@ class BlackIce(GroundedEnvironment):
         return jnp.repeat(ice.bits, self.tiles_per_draw)[: drive.visited.size]
 
     def _view(self, road: Road, raster: Raster, drive: Drive) -> UInt8[Array, "96 96 3"]:
-        return draw(raster, drive.car, drive.visited, road.playfield, samples=self.smoothing)
+        return draw(raster, drive.car, drive.visited, road.playfield, samples=self.smoothing, camera=self.camera)
