@@ -237,7 +237,9 @@ class TestControlled:
         undone = found(report, claim="fictitious transitions undo a shift")
         assert [(row["a"], row["b"]) for row in undone] == [
             ("fixed_fictitious", "fixed"),
+            ("wide_fictitious", "wide"),
             ("fixed_fictitious_evidence", "fixed_evidence"),
+            ("wide_fictitious_evidence", "wide_evidence"),
         ]
         assert all(row["holds"] and row["difference"] > 80 for row in undone)
         assert all(row["holds"] for row in found(report, claim="and do no harm without one"))

@@ -93,8 +93,9 @@ def claims() -> list[Claim]:
         for condition in CONDITIONS
     ]
     for evidence in ("", "evidence"):
-        fixed, fictitious = named("fixed", evidence), named("fixed_fictitious", evidence)
-        found.append(Claim("fictitious transitions undo a shift", CONDITIONS[0], fictitious, fixed, "greater"))
+        for shift in ("fixed", "wide"):
+            shifted, grounded = named(shift, evidence), named(f"{shift}_fictitious", evidence)
+            found.append(Claim("fictitious transitions undo a shift", CONDITIONS[0], grounded, shifted, "greater"))
         dr, grounded = named("dr", evidence), named("dr_fictitious", evidence)
         found.append(Claim("and do no harm without one", CONDITIONS[0], grounded, dr, "less", refuted_if_shown=True))
     return found
