@@ -54,7 +54,8 @@ FIXED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "wide": ("every rate", {**WIDE, "grounding": "none"}),
     "wide_fictitious": ("every rate, fictitious", {**WIDE, "grounding": "fictitious"}),
 }
-"""Teachers without a score, who present P̄ or a shift."""
+"""Teachers without a score, who present P̄ or a shift. Their students learn at a rate of 3e-4: at the paper's, 3 of 10
+runs on three icy tiles in ten had learned nothing after 2M steps."""
 
 
 def named(method: str, change: str) -> str:
@@ -76,7 +77,7 @@ def variants() -> dict[str, Variant]:
     for evidence, told in {"": {}, "evidence": CHANGES["evidence"][1]}.items():
         for name, (words, settings) in FIXED.items():
             title = f"teacher of {words}" + (", told the evidence" if evidence else "")
-            found[named(name, evidence)] = Variant("dr", title, {**settings, **told})
+            found[named(name, evidence)] = Variant("dr", title, {**settings, **told, **CHANGES["rate"][1]})
     return found
 
 
