@@ -135,12 +135,13 @@ def test_the_driver_sees_the_same_in_both_worlds_from_the_first_view_on(camera: 
         apart = np.abs(np.asarray(mine, int) - its)[~printed]
         assert apart.mean() < 0.6
         assert (apart.max(axis=-1) <= 32).mean() > 0.985
-        slid = max(slid, abs(float(facing(state.drive.car, "motion") - state.drive.car.angle[0])))
+        aside = facing(state.drive.car, "motion") - state.drive.car.angle[0]
+        slid = max(slid, float(1 - np.cos(aside)))  # whatever turns lie between the two angles
         action = np.array([0.8 if time > 3 else 0.0, 0.6, 0.0], np.float32)
         its = real.step(action)[0]
         after = step(track, state, action, key=jax.random.key(0))
         state, mine = after.state, after.observation
-    assert slid > 0.4, "or the cameras would see the same"
+    assert slid > 0.1, "or the cameras would see the same"
 
 
 def smoke(env: BlackIceBox2D = ENV, **changes: Any) -> samplr.Config:
