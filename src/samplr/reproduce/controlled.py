@@ -76,7 +76,7 @@ def variants() -> dict[str, Variant]:
     }
     for evidence, told in {"": {}, "evidence": CHANGES["evidence"][1]}.items():
         for name, (words, settings) in FIXED.items():
-            title = f"teacher of {words}" + (", told the evidence" if evidence else "")
+            title = f"teacher of {words}, {CHANGES['rate'][0]}" + (", told the evidence" if evidence else "")
             found[named(name, evidence)] = Variant("dr", title, {**settings, **told, **CHANGES["rate"][1]})
     return found
 
