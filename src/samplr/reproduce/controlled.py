@@ -24,6 +24,7 @@ METHODS = {"robust_plr": "PLR⊥", "samplr": "SAMPLR"}
 CHANGES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "": ("as in the paper", {}),
     "rate": ("learning rate 3e-4", {"student.learning_rate": 3e-4}),
+    "epochs": ("eight epochs", {"student.epochs": 8}),
     "evidence": ("told the evidence", {"env.show_evidence": True}),
     "camera": ("the lineage's camera", {"env.camera": "motion"}),
     "frames": ("four frames", {"env.frame_stack": 4}),
