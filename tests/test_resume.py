@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 
 import samplr
@@ -301,6 +302,16 @@ def test_an_extended_run_is_the_longer_run(tmp_path: Path, uninterrupted: Path) 
     assert_same_run(tmp_path, uninterrupted)
 
 
+def test_a_run_cannot_be_made_shorter(tmp_path: Path, uninterrupted: Path) -> None:
+    path = Path(shutil.copytree(uninterrupted, tmp_path / "run"))
+    before = contents(path)
+    said = command("train", "icy_road", "--out", path, "--resume", *words(steps=UPDATES // 2 * STEPS_PER_UPDATE))
+    assert said.status == 2
+    assert f"has {UPDATES * STEPS_PER_UPDATE:,} steps" in said.err
+    assert "resume it with at least as many" in said.err
+    assert contents(path) == before
+
+
 def test_a_run_extended_in_the_middle_of_a_line_computes_the_same(tmp_path: Path, uninterrupted: Path) -> None:
     """What is logged where depends on where the run stopped; what is computed does not."""
     train(tmp_path, steps=10 * STEPS_PER_UPDATE)
@@ -323,3 +334,18 @@ def test_how_often_a_run_logs_does_not_change_what_it_computes(uninterrupted: Pa
         for path in (tmp_path, uninterrupted)
     )
     assert_same(one, four)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(jax.default_backend() != "gpu", reason="needs a GPU")
+@pytest.mark.parametrize("world", ["icy_road", "black_ice", "fruit_choice"])
+def test_another_process_goes_on_to_the_same_bits_on_a_gpu(world: str, tmp_path: Path) -> None:
+    """There kernels are picked by timing them, by every process anew."""
+    lengths = {"whole": [8], "halves": [4, 8]}
+    for name, updates in lengths.items():
+        for until in updates:
+            sizes = f"--workers 16 --rollout 32 --replay.capacity 32 --seeds 2 --log-every 4 --steps {until * 16 * 32}"
+            arguments = ["train", world, "--out", str(tmp_path / name), "--resume", *sizes.split()]
+            program = "import sys; from samplr.cli import main; sys.exit(main())"
+            subprocess.run([sys.executable, "-c", program, *arguments], check=True)
+    assert_same(*(read_checkpoint(tmp_path / name).arrays for name in lengths))

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shutil
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,9 +23,10 @@ from samplr.posteriors import BernoulliField
 from samplr.run import Run, _unloadable_warning
 from samplr.store import RunFolder, read_checkpoint
 from samplr.store.policies import write_policies
+from samplr.training import Training
 from samplr.trees import named_leaves
 from store.runs import truncate
-from tiny import STEPS_PER_UPDATE, contents, sharing_programs, tiny_config
+from tiny import STEPS_PER_UPDATE, SharedTraining, contents, sharing_programs, tiny_config
 
 SEEDS = 2
 UPDATES = 12
@@ -184,6 +186,33 @@ def observations() -> jax.Array:
         state = after.state
         seen.append(after.observation)
     return jnp.stack(seen)
+
+
+def test_a_student_that_is_lost_is_told_once_and_the_others_go_on(folder: Path) -> None:
+    """As of a learning rate that is too high: here one of the two is lost before it is resumed."""
+    with RunFolder.open(folder, to_json(CONFIG), resume=True) as opened:
+        arrays = dict(opened.latest().arrays)
+        weight = next(name for name in arrays if name.endswith("network.actor.weight"))
+        arrays[weight] = np.where(np.arange(SEEDS)[:, None, None] == 1, np.nan, arrays[weight])
+        opened.save(UPDATES, arrays)
+    longer = dataclasses.replace(CONFIG, steps=2 * CONFIG.steps)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        run = samplr.train(longer, folder, resume=True)
+    lines = [str(warning.message) for warning in told if issubclass(warning.category, SamplrWarning)]
+    assert len(lines) == 1
+    assert lines[0].startswith("the run of seed 1 has diverged")
+    assert run.summary["warnings"] == lines
+    finite = [bool(jnp.all(jnp.isfinite(policy.network.actor.weight))) for policy in run.policies]
+    assert finite == [True, False]
+
+
+def test_loading_does_not_begin_a_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Training) -> None:
+        raise AssertionError("slow in large worlds, and of no use")
+
+    monkeypatch.setattr(SharedTraining, "init", refuse)
+    assert samplr.load(folder).config == CONFIG
 
 
 def test_there_is_one_policy_for_each_seed(run: Run) -> None:

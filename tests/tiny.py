@@ -59,7 +59,8 @@ class SharedTraining(Training):
         if self._same not in _beginnings:
             _beginnings[self._same] = super().init()
         # A copy, for `advance` consumes it; through NumPy, as a resumed run gets it, so that types are equally strong.
-        return _Progress.restored(fresh := _Progress(_beginnings[self._same], None), fresh.arrays(), "").state
+        nothing_met = _Progress.fresh(self, template=True).shift
+        return _Progress.restored(self, _Progress(_beginnings[self._same], nothing_met).arrays(), "").state
 
 
 _monitor_of = functools.cache(ShiftMonitor.of)

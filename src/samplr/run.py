@@ -2,19 +2,18 @@
 
 import contextlib
 import dataclasses
-import functools
 import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 from rich.progress import Progress
 
 from samplr.config import Config, from_json, to_json
@@ -25,6 +24,7 @@ from samplr.progress import progress_bar
 from samplr.shift import ShiftCounts, none_for_nan
 from samplr.store import Arrays, RunFolder, read_checkpoint, read_config, read_metrics
 from samplr.store.policies import read_policies, write_policies
+from samplr.store.record import CONFIG
 from samplr.student.networks import ActorCritic, Memory
 from samplr.training import Log, Training, TrainState, memory_warning, student_shapes
 from samplr.trees import named_leaves, with_named_leaves
@@ -108,7 +108,8 @@ class Run:
 
 
 Watch = Callable[[Mapping[str, Any], ActorCritic], None]
-"""Told of every line of metrics, with the students as they are then."""
+"""Told of every line of metrics, with the students as they are then. They are gone after the call: training goes on in
+the same memory, so what is to be kept must be copied (`np.asarray`)."""
 
 
 def train(
@@ -144,6 +145,8 @@ def train(
             return _train(training, None, bar, watch)
         if unloadable := _unloadable_warning(config):
             warnings.warn(unloadable, SamplrWarning, stacklevel=2)
+        if resume:
+            _refuse_fewer_steps(training, Path(out))
         with RunFolder.open(Path(out), to_json(config), resume=resume, may_change=MAY_CHANGE) as folder:
             return _train(training, folder, bar, watch)
 
@@ -155,6 +158,16 @@ def training_of(config: Config) -> Training:
     from samplr.host.training import HostTraining  # it needs gymnasium
 
     return HostTraining(config)
+
+
+def _refuse_fewer_steps(training: Training, path: Path) -> None:
+    """A run cannot go back, and its folder must not say that it is shorter than it is."""
+    rows = read_metrics(path) if (path / CONFIG).is_file() else []
+    if rows and rows[-1]["update"] > training.total_updates():
+        raise RunFolderError(
+            f"'{path}' has {rows[-1]['steps']:,} steps and {rows[-1]['gradient_updates']:,} gradient updates already: "
+            "resume it with at least as many, or choose another --out"
+        )
 
 
 def _unloadable_warning(config: Config) -> str | None:
@@ -182,7 +195,7 @@ def load(path: str | Path) -> Run:
     config = from_json(read_config(path))
     checkpoint = read_checkpoint(path)
     training = training_of(config)
-    progress = _Progress.restored(_Progress.fresh(training), checkpoint.arrays, path)
+    progress = _Progress.restored(training, checkpoint.arrays, path)
     rows = [row for row in read_metrics(path) if row["update"] <= checkpoint.update]
     runs = progress.state.runs
     return Run(config, runs.network, rows, _summary(training, progress, rows), runs.beliefs, runs.teacher)
@@ -205,9 +218,10 @@ class _Progress:
         self.shift = shift
 
     @classmethod
-    def fresh(cls, training: Training) -> "_Progress":
+    def fresh(cls, training: Training, *, template: bool = False) -> "_Progress":
+        """Before the first update; a template has shapes instead of a state."""
         shift = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float64), jax.eval_shape(training.empty_shift))
-        return cls(training.init(), shift)
+        return cls(training.shapes() if template else training.init(), shift)
 
     def include(self, log: Log) -> None:
         """Add up in double precision: counts of a long run outgrow float32."""
@@ -217,10 +231,11 @@ class _Progress:
         return {name: np.asarray(_plain(leaf)) for name, leaf in self._leaves()}
 
     @classmethod
-    def restored(cls, template: "_Progress", arrays: Arrays, path: str | Path) -> "_Progress":
-        """The progress that `arrays` was taken from; `template` says how its parts fit together."""
+    def restored(cls, training: Training, arrays: Arrays, path: str | Path) -> "_Progress":
+        """The progress of a training that `arrays` was taken from."""
+        template = cls.fresh(training, template=True)
         leaves = template._leaves()
-        shapes = {name: np.shape(_plain(leaf)) for name, leaf in leaves}
+        shapes = {name: jax.eval_shape(_plain, leaf).shape for name, leaf in leaves}
         if shapes != {name: array.shape for name, array in arrays.items()}:
             raise RunFolderError(f"'{path}' was written by a version of samplr with another state: train it again")
         values = [_like(leaf, arrays[name]) for name, leaf in leaves]
@@ -234,12 +249,12 @@ class _Progress:
 
 def _train(training: Training, folder: RunFolder | None, bar: Progress, watch: Watch | None) -> Run:
     config, total = training.config, training.total_updates()
-    progress, rows = _Progress.fresh(training), []
     checkpoint = folder.latest() if folder else None
     if folder and checkpoint:
-        progress = _Progress.restored(progress, checkpoint.arrays, folder.path)
-        rows = read_metrics(folder.path)
-    saved = time.monotonic()
+        progress, rows = _Progress.restored(training, checkpoint.arrays, folder.path), read_metrics(folder.path)
+    else:
+        progress, rows = _Progress.fresh(training), []
+    saved, told = time.monotonic(), set[str]()
     began = saved - (rows[-1]["seconds"] if rows else 0.0)
     with bar, _stopped_between_lines(training, bar) as asked_to_stop:
         per_update = training.steps_per_update * config.seeds
@@ -254,6 +269,7 @@ def _train(training: Training, folder: RunFolder | None, bar: Progress, watch: W
             progress.include(log)
             rows.append(_row(training, log, update, int(learned[update - 1]), time.monotonic() - began))
             bar.update(task, completed=update * per_update, note=_note(rows[-1]))
+            _warn(_diverged(config, state.runs.network), told)
             if watch:
                 watch(rows[-1], state.runs.network)
             if folder:
@@ -265,8 +281,7 @@ def _train(training: Training, folder: RunFolder | None, bar: Progress, watch: W
             if update < total and asked_to_stop():
                 raise KeyboardInterrupt
     summary = _summary(training, progress, rows)
-    for line in summary["warnings"]:
-        warnings.warn(line, SamplrWarning, stacklevel=3)
+    _warn(summary["warnings"], told)
     if folder and not folder.finished:
         folder.finish({**summary, "seconds": time.monotonic() - began, "device": jax.devices()[0].device_kind})
     runs = progress.state.runs
@@ -320,8 +335,8 @@ def _note(row: Mapping[str, Any]) -> str:
 
 def _summary(training: Training, progress: _Progress, rows: list[dict[str, Any]]) -> dict[str, Any]:
     config, update = training.config, int(progress.state.update)
+    shifted = training.monitor.warnings(progress.shift) if config.grounding == "none" else []
     last = {name: value for name, value in (rows[-1] if rows else {}).items() if name != "seconds"}
-    ungrounded = config.grounding == "none"
     return {
         "env": to_json(config)["env"],
         "method": config.method,
@@ -330,11 +345,36 @@ def _summary(training: Training, progress: _Progress, rows: list[dict[str, Any]]
         "steps": update * training.steps_per_update,
         "last": last,
         "whole_run": training.monitor.report(progress.shift),
-        "warnings": training.monitor.warnings(progress.shift) if ungrounded else [],
+        "warnings": shifted + _diverged(config, progress.state.runs.network),
     }
 
 
-@functools.partial(jax.jit)
+def _diverged(config: Config, networks: ActorCritic) -> list[str]:
+    """A line for each run whose student is lost. The others of its batch know nothing of it, and go on."""
+    lost = np.flatnonzero(~np.asarray(_finite(networks)))
+    return [
+        f"the run of seed {config.first_seed + place} has diverged, the parameters of its student are not finite: "
+        "choose a lower --student.learning-rate"
+        for place in lost
+    ]
+
+
+@jax.jit
+def _finite(networks: ActorCritic) -> Bool[Array, " runs"]:
+    """Whether all parameters of each student are finite."""
+    leaves = [leaf for leaf in jax.tree.leaves(networks) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+    return jnp.stack([jnp.all(jnp.isfinite(leaf), axis=range(1, leaf.ndim)) for leaf in leaves]).all(0)
+
+
+def _warn(lines: Sequence[str], told: set[str]) -> None:
+    """Warn of what was not told yet."""
+    for line in lines:
+        if line not in told:
+            warnings.warn(line, SamplrWarning, stacklevel=4)
+    told.update(lines)
+
+
+@jax.jit
 def _act(
     network: ActorCritic, observation: PyTree, memory: Memory, key: PRNGKeyArray | None
 ) -> tuple[Array, Memory, Array]:
@@ -345,7 +385,7 @@ def _act(
 
 
 def _is_key(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def _plain(leaf: Any) -> Any:
@@ -356,4 +396,4 @@ def _plain(leaf: Any) -> Any:
 def _like(leaf: Any, array: np.ndarray) -> Any:
     if _is_key(leaf):
         return jax.random.wrap_key_data(jnp.asarray(array))
-    return jnp.asarray(array) if isinstance(leaf, jax.Array) else array
+    return array if isinstance(leaf, np.ndarray) else jnp.asarray(array)

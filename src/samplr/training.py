@@ -119,13 +119,16 @@ class Training:
 
     def init(self) -> TrainState:
         """The state before the first update: each run depends on its own seed alone."""
+        return TrainState(jit(self._init_runs, runs_once=True)(self.hyperparameters), jnp.int32(0))
 
-        def one(hyperparameters: Hyperparameters, key: PRNGKeyArray) -> RunState:
-            return self._init_run(hyperparameters, key)
+    def shapes(self) -> TrainState:
+        """What a state looks like, without making one."""
+        return TrainState(jax.eval_shape(self._init_runs, self.hyperparameters), jax.eval_shape(jnp.int32, 0))
 
+    def _init_runs(self, hyperparameters: Hyperparameters) -> RunState:
         seeds = self.config.first_seed + jnp.arange(self.config.seeds)
-        runs = jit(jax.vmap(one), runs_once=True)(self.hyperparameters, jax.vmap(jax.random.key)(seeds))
-        return TrainState(runs, jnp.int32(0))
+        runs: RunState = jax.vmap(self._init_run)(hyperparameters, jax.vmap(jax.random.key)(seeds))
+        return runs
 
     def advance(self, state: TrainState, updates: int) -> tuple[TrainState, Log]:
         """Do some updates. `state` is consumed. The program is compiled once, whatever the number of updates."""

@@ -199,6 +199,14 @@ def test_the_report_needs_the_numbers_alone(study: Path) -> None:
     assert (study / "figures" / "empty.png").exists()
 
 
+def test_a_damaged_student_is_named(study: Path) -> None:
+    student = max((study / "runs" / "dr" / "seeds-0-1" / "students").glob("*/seed-1.npz"))
+    student.write_bytes(student.read_bytes()[:100])
+    (study / "data" / "dr" / "seeds-0-1" / "fixed_rates.csv").unlink()
+    with pytest.raises(RunFolderError, match=rf"'{student}' is damaged: delete the folder"):
+        reproduce(SMALL, study, progress=False)
+
+
 def test_what_has_numbers_but_no_students_cannot_take_an_exam(study: Path) -> None:
     shutil.rmtree(study / "runs")
     (study / "data" / "dr" / "seeds-0-1" / "fixed_rates.csv").unlink()

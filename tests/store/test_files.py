@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from samplr.errors import RunFolderError
-from samplr.store import RunFolder, read_checkpoint
+from samplr.store import RunFolder, files, read_checkpoint
 
 from .runs import CONFIG, assert_same, killed_in, state
 
@@ -21,6 +21,29 @@ def test_json_files_are_never_half_written(run: Path) -> None:
         with killed_in(os, "fsync"):
             folder.finish({"return": 2.0})
     assert json.loads((run / "summary.json").read_text()) == {"return": 1.0}
+
+
+def test_two_processes_may_write_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "results.json"
+    with files.replacing(file) as mine:
+        mine.write(b"mine")
+        monkeypatch.setattr(os, "getpid", lambda: 7)
+        files.write_atomically(file, "theirs")
+        assert file.read_text() == "theirs"
+    assert file.read_text() == "mine"
+    assert os.listdir(tmp_path) == [file.name]
+
+
+def test_what_the_disk_refused_is_not_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    (tmp_path / "file").write_text("old")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        files.write_atomically(tmp_path / "file", "new")
+    assert os.listdir(tmp_path) == ["file"]
+    assert (tmp_path / "file").read_text() == "old"
 
 
 def test_a_folder_that_cannot_be_created_or_written_is_one_sentence(

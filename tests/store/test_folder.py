@@ -43,7 +43,7 @@ def test_a_file_is_refused(tmp_path: Path, resume: bool) -> None:
 
 
 @pytest.mark.parametrize("resume", [False, True])
-@pytest.mark.parametrize("left", [None, {}, {".lock": "7\n"}, {".lock": "", ".config.json.tmp": '{"sam'}])
+@pytest.mark.parametrize("left", [None, {}, {".lock": "7\n"}, {".lock": "", ".config.json.7.tmp": '{"sam'}])
 def test_a_run_killed_before_its_config_leaves_a_usable_folder(
     tmp_path: Path, left: dict[str, str] | None, resume: bool
 ) -> None:

@@ -119,7 +119,7 @@ def test_all_that_a_checkpoint_needs_is_on_the_disk_before_it_takes_its_name(
     assert ("sync", run / "metrics.jsonl") in done[:named]
     temporary = final.with_suffix(".tmp")
     needed = {temporary / entry.relative_to(final) for entry in final.rglob("*")} | {temporary}
-    needed ^= {temporary / "manifest.json", temporary / ".manifest.json.tmp"}  # the name it is written under
+    needed ^= {temporary / name for name in ("manifest.json", files.temporary_name("manifest.json"))}
     assert needed <= {path for action, path in done[:named] if action == "sync"}
     assert ("sync", final.parent) in done[named:]
 

@@ -15,6 +15,7 @@ from samplr.reproduce.folder import TRAINING, StudyFolder
 from samplr.reproduce.pieces import ExamPiece, Piece, TrainingPiece, device, program_of, time_training
 from samplr.reproduce.records import write_json
 from samplr.reproduce.studies import Report, Study, Variant, with_settings
+from samplr.store.files import replacing
 from samplr.store.metrics import as_json
 from samplr.training import Training
 
@@ -170,5 +171,6 @@ def _report(folder: StudyFolder) -> Report:
     write_json(folder.root / "results.json", report.results)
     (folder.root / "figures").mkdir(exist_ok=True)
     for name, figure in report.figures.items():
-        figure.savefig(folder.root / "figures" / f"{name}.png", dpi=160)
+        with replacing(folder.root / "figures" / f"{name}.png") as stream:
+            figure.savefig(stream, format="png", dpi=160)
     return report

@@ -1,6 +1,6 @@
 """Students kept along training: one small file for each seed and time."""
 
-import os
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from samplr.config import Config
 from samplr.errors import RunFolderError
+from samplr.store.files import replacing
 from samplr.student.networks import ActorCritic
 from samplr.training import student_shapes
 from samplr.trees import named_leaves, with_named_leaves
@@ -21,9 +22,8 @@ def save_students(run: Path, update: int, networks: ActorCritic, seeds: Sequence
     folder.mkdir(parents=True, exist_ok=True)
     named = {name: np.asarray(leaf) for name, leaf in named_leaves(networks).items()}
     for place, seed in enumerate(seeds):
-        temporary, final = folder / f"seed-{seed}.tmp.npz", folder / f"seed-{seed}.npz"
-        np.savez(temporary, allow_pickle=False, **{name: leaf[place] for name, leaf in named.items()})
-        os.replace(temporary, final)
+        with replacing(folder / f"seed-{seed}.npz") as stream:
+            np.savez(stream, **{name: leaf[place] for name, leaf in named.items()})
 
 
 def saved_updates(run: Path, seeds: Sequence[int]) -> list[int]:
@@ -37,8 +37,11 @@ def load_students(run: Path, update: int, config: Config) -> ActorCritic:
     kept = []
     for seed in range(config.first_seed, config.first_seed + config.seeds):
         file = run / _STUDENTS / f"{update:09d}" / f"seed-{seed}.npz"
-        with np.load(file, allow_pickle=False) as arrays:
-            kept.append(dict(arrays.items()))
+        try:
+            with np.load(file, allow_pickle=False) as arrays:
+                kept.append(dict(arrays.items()))
+        except (OSError, ValueError, zipfile.BadZipFile) as error:
+            raise RunFolderError(f"'{file}' is damaged: delete the folder '{run}', and train it again") from error
     together = {name: np.stack([of_one[name] for of_one in kept if name in of_one]) for name in kept[0]}
     networks: ActorCritic | None = with_named_leaves(student_shapes(config), together)
     if networks is None:

@@ -4,27 +4,44 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from samplr.errors import RunFolderError
 
 
 def temporary_name(name: str) -> str:
-    """Name the file that is written before it is given the name `name`."""
-    return f".{name}.tmp"
+    """Name the file that is written before it is given the name `name`; no other process writes one of this name."""
+    return f".{name}.{os.getpid()}.tmp"
+
+
+def is_temporary(candidate: str, name: str) -> bool:
+    """Whether this is what some process, perhaps long killed, wrote before giving it the name `name`."""
+    return re.fullmatch(rf"\.{re.escape(name)}\.\d+\.tmp", candidate) is not None
+
+
+@contextlib.contextmanager
+def replacing(file: Path) -> Iterator[BinaryIO]:
+    """Write a file such that at any moment the old or the new one is there, whole, whoever else writes it."""
+    temporary = file.with_name(temporary_name(file.name))
+    try:
+        with temporary.open("wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, file)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync(file.parent)
 
 
 def write_atomically(file: Path, text: str) -> None:
-    """Write a file such that at any moment the old or the new one is there, whole."""
-    temporary = file.with_name(temporary_name(file.name))
-    with temporary.open("w", encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(temporary, file)
-    sync(file.parent)
+    """Write a text file that is whole at any moment."""
+    with replacing(file) as stream:
+        stream.write(text.encode())
 
 
 def write_json(file: Path, value: Any) -> None:

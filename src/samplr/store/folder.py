@@ -207,8 +207,11 @@ def _refuse_unusable(path: Path, *, resume: bool) -> None:
     if path.exists() and not path.is_dir():
         raise RunFolderError(f"'{path}' is a file: choose another --out")
     # A run killed before its config.json was written leaves these two, and nothing worth keeping.
-    leftovers = {_LOCK, files.temporary_name(record.CONFIG)}
-    contents = set(os.listdir(path) if path.exists() else ()) - leftovers
+    contents = {
+        name
+        for name in (os.listdir(path) if path.exists() else ())
+        if name != _LOCK and not files.is_temporary(name, record.CONFIG)
+    }
     if contents and not resume:
         raise RunFolderError(
             f"'{path}' holds files already: choose another --out, or pass --resume to continue the run in it"

@@ -1,7 +1,6 @@
 """Trained students as one small file: what they were trained by, and their parameters in half precision."""
 
 import json
-import os
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,24 +9,22 @@ from typing import Any
 import numpy as np
 
 from samplr.errors import RunFolderError
-from samplr.store.files import explained, temporary_name
+from samplr.store.files import explained, replacing
 
 _CONFIG = "config"
 
 
 def write_policies(file: Path, config: Mapping[str, Any], parameters: Mapping[str, np.ndarray]) -> None:
     """Write students; the file appears when it is whole."""
-    arrays = {
+    arrays: dict[str, Any] = {
         name: array.astype(np.float16) if np.issubdtype(array.dtype, np.floating) else array
         for name, array in parameters.items()
     }
-    text = np.frombuffer(json.dumps(config).encode(), np.uint8)
-    temporary = file.with_name(temporary_name(file.name))
+    arrays[_CONFIG] = np.frombuffer(json.dumps(config).encode(), np.uint8)
     with explained("write", file):
         file.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as stream:
-            np.savez(stream, allow_pickle=False, **{_CONFIG: text}, **arrays)
-        os.replace(temporary, file)
+        with replacing(file) as stream:
+            np.savez(stream, **arrays)
 
 
 def read_policies(file: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
