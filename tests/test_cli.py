@@ -256,6 +256,9 @@ def test_train_wants_the_environment_first(arguments: list[str]) -> None:
     [
         ({"steps": 0}, "--steps must be at least 1, not 0"),
         ({"steps": -5}, "--steps must be at least 1, not -5"),
+        ({"first_seed": 2**31 - 2}, "--first-seed must leave all seeds in 32 bits, and the last is"),
+        ({"student__hidden": 0}, "--student.hidden[0] must be at least 1, not 0"),
+        ({"env__alpha": -1}, "an icy road needs a positive alpha, not -1"),
         ({"seeds": 0}, "--seeds must be at least 1, not 0"),
         ({"gradient_updates": 0}, "--gradient-updates must be at least 1, not 0"),
         ({"replay__rate": 1.5}, "--replay.rate must lie between 0 and 1, not 1.5"),
@@ -464,6 +467,8 @@ def test_without_a_whole_checkpoint_nothing_is_done(run: Path, resume: bool) -> 
         ([{"aleatoric.rate": 0.0, "aleatoric.bits": [[False]] + [False] * 11}], "holds numbers only"),
         ([{"aleatoric.rate": 0.0, "aleatoric.bits": [False] * 12, "origin": 10**20}], "a level of IcyRoad"),
         ([{"aleatoric.rate": 0.0, "aleatoric.bits": ["dry"] * 12}], "holds numbers only"),
+        ([{"aleatoric.rate": 0.0, "aleatoric.bits": [0.2] * 12}], "0.2, ...] cannot be taken for bool"),
+        ([{"aleatoric.rate": 0.0, "aleatoric.bits": [0] * 12, "origin": 1.5}], "1.5 cannot be taken for int32"),
     ],
 )
 def test_levels_that_do_not_fit_are_refused(trained: Path, tmp_path: Path, levels: Any, told: str) -> None:
@@ -776,6 +781,11 @@ def test_eval_samples_levels_and_actions_by_the_seed(trained: Path) -> None:
     assert first["ground_truth"]["return"] != other["ground_truth"]["return"]
     again = evaluate(run.env, run.networks, run.env.suites()["ground_truth"], episodes=5, seed=3)
     assert first["ground_truth"] == again["ground_truth"].to_json()
+
+
+def test_what_to_play_is_said_once(trained: Path, roads: Path) -> None:
+    said = command("eval", trained, "--levels", roads, "--suite", "fixed_rates")
+    assert_refused(said, "--suite and --levels say different things about what to play: give one of them")
 
 
 def test_eval_shows_a_table(trained: Path, roads: Path) -> None:

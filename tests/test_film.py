@@ -8,7 +8,7 @@ import pytest
 
 from samplr.compiling import jit
 from samplr.config import to_json
-from samplr.envs.api import Level
+from samplr.envs.api import Environment, Level
 from samplr.envs.icy_road import IcyRoad
 from samplr.envs.icy_road.world import IcyRoadState
 from samplr.errors import SamplrError
@@ -95,6 +95,21 @@ class TestFilm:
         with pytest.raises(SamplrError, match=r"cannot write '.*film\.(gif|mp4)': "):
             film(ROAD, policy, LEVEL, tmp_path / "file" / name, key=KEY)
         assert contents(tmp_path) == {"file": b"precious"}
+
+
+class Unseen(IcyRoad):
+    """A road that nobody has drawn."""
+
+    def render(self, world, state):
+        return Environment.render(self, world, state)
+
+
+def test_a_film_that_fails_leaves_the_one_before(policy, tmp_path):
+    (tmp_path / "film.gif").write_bytes(b"precious")
+    for name in ("film.gif", "other.gif"):
+        with pytest.raises(SamplrError, match="Unseen draws no pictures: give it `render`"):
+            film(Unseen(segments=ROAD.segments), policy, LEVEL, tmp_path / name, key=KEY)
+    assert contents(tmp_path) == {"film.gif": b"precious"}
 
 
 # --- The command ----------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from samplr.envs.icy_road import IcyRoad
 from samplr.envs.spaces import Box, Discrete
 from samplr.errors import LevelError
 from samplr.posteriors import BernoulliEvidence, Posterior
-from samplr.testing import ContractError, check_environment
+from samplr.testing import _FAR, ContractError, check_environment
 
 DOORS = 12
 LIMIT = 20
@@ -427,3 +427,11 @@ class HiddenCounter(Drift):
 def test_randomness_that_does_not_come_from_the_key_is_told(env: Environment) -> None:
     with pytest.raises(ContractError, match="the same keys give another episode"):
         check_environment(env)
+
+
+def test_what_is_swapped_in_is_none_of_an_episodes_own_draws() -> None:
+    """Swapped for itself, θ′ could not leak."""
+    key = jax.random.key(3)
+    own = jax.random.key_data(jax.random.split(key, 256))
+    assert (own[1] == jax.random.key_data(jax.random.fold_in(key, 1))).all()
+    assert not (own == jax.random.key_data(jax.random.fold_in(key, _FAR))).all(axis=1).any()

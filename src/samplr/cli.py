@@ -178,8 +178,8 @@ class Eval:
 
     run: tyro.conf.Positional[Path]
     """The run folder, or a file of policies."""
-    suite: str = "ground_truth"
-    """A suite of the run's environment: see `samplr list suites`."""
+    suite: str | None = None
+    """A suite of the run's environment: see `samplr list suites`. By default `ground_truth`."""
     levels: Path | None = None
     """A JSON file with a list of levels to play instead of a suite."""
     circuit: Path | None = None
@@ -214,6 +214,7 @@ def evaluate(words: list[str]) -> None:
         "seed": options.seed,
         "processes": run.config.processes,
         "patience_seconds": run.config.patience_seconds,
+        "progress": not options.json,
     }
     title = f"{options.run}: {name}"
     results: Mapping[str, Any]
@@ -227,10 +228,13 @@ def evaluate(words: list[str]) -> None:
     _show(as_json if options.json else table)
 
 
-def _chosen_suite(env: Any, suite: str, levels: Path | None, circuit: Path | None) -> tuple[str, Any]:
+def _chosen_suite(env: Any, suite: str | None, levels: Path | None, circuit: Path | None) -> tuple[str, Any]:
     """The suite to play, and what to call it."""
     from samplr.evaluation import suite_named, suite_of_levels
 
+    given = [f"--{name}" for name, it in {"suite": suite, "levels": levels, "circuit": circuit}.items() if it]
+    if len(given) > 1:
+        raise SamplrError(f"{' and '.join(given)} say different things about what to play: give one of them")
     if circuit is not None:
         from samplr.envs.black_ice import BlackIce
         from samplr.envs.black_ice.circuits import read_circuit
@@ -239,7 +243,7 @@ def _chosen_suite(env: Any, suite: str, levels: Path | None, circuit: Path | Non
             raise SamplrError("--circuit is for runs on black_ice, and this one was trained in another world")
         return str(circuit), env.circuit_suite(read_circuit(circuit))
     if levels is None:
-        return suite, suite_named(env, suite)
+        return suite or "ground_truth", suite_named(env, suite or "ground_truth")
     data = _read_json(levels)
     if not isinstance(data, list) or not all(isinstance(level, dict) for level in data) or not data:
         raise SamplrError(f"'{levels}' must hold a list of levels, each an object of named parts")
@@ -254,8 +258,8 @@ class Film:
     """The run folder, or a file of policies."""
     out: Path
     """An .mp4 or .gif file."""
-    suite: str = "ground_truth"
-    """A suite of the run's environment: see `samplr list suites`."""
+    suite: str | None = None
+    """A suite of the run's environment: see `samplr list suites`. By default `ground_truth`."""
     condition: str | None = None
     """A condition of it; without one, the first."""
     levels: Path | None = None

@@ -16,6 +16,7 @@ from samplr.envs import environment_name, make_environment
 from samplr.envs.api import Environment
 from samplr.errors import SamplrError, UnknownNameError
 from samplr.teachers.fixed import levels_named
+from samplr.teachers.scores import HINDSIGHT_SCORES
 
 E = TypeVar("E", bound=Environment)
 
@@ -164,6 +165,11 @@ class Config(Generic[E]):
     """For simulators on the host: how long one step of all of them may take before a process counts as hung."""
 
     @property
+    def updates(self) -> int:
+        """How many rollouts make up the steps."""
+        return -(-self.steps // (self.workers * self.rollout))
+
+    @property
     def replays(self) -> bool:
         """Whether the teacher keeps levels to replay them."""
         return self.teacher in ("plr", "robust_plr")
@@ -225,9 +231,9 @@ def validate(config: Config) -> None:
         raise SamplrError(f"--presents is for --teacher fixed, not for '{config.teacher}'")
     if config.replays and replay.rate == 0:
         raise SamplrError("--replay.rate 0 never replays a level: choose --teacher dr instead")
-    if config.grounding == "fictitious" and config.replays and replay.score == "max_mc":
+    if config.grounding == "fictitious" and config.replays and replay.score in HINDSIGHT_SCORES:
         raise SamplrError(
-            "--replay.score max_mc judges by hindsight, which grounding 'fictitious' rules out: "
+            f"--replay.score {replay.score} judges by hindsight, which grounding 'fictitious' rules out: "
             "choose positive_value_loss or l1_value_loss"
         )
     if config.fictitious.posterior == "learned" and config.fictitious.samples == "exact":
@@ -294,7 +300,10 @@ def _validate_numbers(config: Config) -> None:
         "student.max-gradient-norm": student.max_gradient_norm,
         "patience-seconds": config.patience_seconds,
     }
+    at_least_one |= {f"student.hidden[{place}]": width for place, width in enumerate(student.hidden)}
+    last_seed = {"first-seed": config.first_seed + config.seeds - 1}
     _require(at_least_one, lambda number: number >= 1, "must be at least 1, not")
+    _require(last_seed, lambda number: -(2**31) <= number < 2**31, "must leave all seeds in 32 bits, and the last is")
     _require({"belief.bins": config.belief.bins}, lambda number: number >= 2, "must be at least 2, not")
     _require(not_negative, lambda number: 0 <= number < math.inf, "must not be negative, and is")
     _require(shares, lambda number: 0 <= number <= 1, "must lie between 0 and 1, not")

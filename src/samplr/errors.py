@@ -15,7 +15,12 @@ class UnknownNameError(SamplrError):
     """A name that is not in a list of known names; the message lists them."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
-        super().__init__(f"unknown {kind} '{name}': choose one of {', '.join(sorted(known))}")
+        self._told = (kind, name, sorted(known))
+        super().__init__(f"unknown {kind} '{name}': choose one of {', '.join(self._told[2])}")
+
+    def __reduce__(self) -> tuple[type["UnknownNameError"], tuple[str, str, list[str]]]:
+        """On its way between processes it is made again of its parts: by default that would be of its text."""
+        return type(self), self._told
 
 
 class LevelError(SamplrError):

@@ -15,6 +15,7 @@ from samplr.compiling import jit
 from samplr.envs.api import Environment, Level, Suite
 from samplr.envs.gymnasium import GymnasiumEnvironment
 from samplr.errors import UnknownNameError
+from samplr.progress import progress_bar
 from samplr.student.networks import ActorCritic
 
 
@@ -86,6 +87,7 @@ def evaluate(
     seed: int = 0,
     processes: int = 2,
     patience_seconds: float = 60.0,
+    progress: bool = False,
 ) -> dict[str, Condition]:
     """Let a batch of runs play a suite.
 
@@ -96,17 +98,20 @@ def evaluate(
     - `deterministic`: take the most likely action instead of sampling.
     - `seed`: which levels, and which luck.
     - `processes`, `patience_seconds`: for simulators on the host, as in `Config`.
+    - `progress`: whether to show a progress bar.
 
     **Returns:** for each condition, `return`, `length` and the environment's own figures of every episode.
     """
     player = _player(env.for_evaluation(), episodes, deterministic, processes, patience_seconds)
     results = {}
-    with contextlib.closing(player):
+    with contextlib.closing(player), progress_bar("episodes", shown=progress, stays=False) as bar:
+        task = bar.add_task("playing", total=len(suite) * episodes, note="")
         for index, (name, sample) in enumerate(suite.items()):
             level_key, play_key = jax.random.split(jax.random.fold_in(jax.random.key(seed), index))
             levels = jit(jax.vmap(sample), runs_once=True)(jax.random.split(level_key, episodes))
             figures = player.play(networks, levels, jax.random.split(play_key, episodes))
             results[name] = Condition({figure: np.asarray(values) for figure, values in figures.items()})
+            bar.update(task, advance=episodes, note=name)
     return results
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,9 +49,12 @@ def film(
         raise SamplrError(f"a film is an .mp4 or a .gif file, not '{out.name}'")
     if not seconds > 0:
         raise SamplrError(f"a film of {seconds:g} seconds has no pictures: ask for more than 0")
-    _try_to_write(out)
     limit, count = max(seconds * env.pictures_per_second, 1), 0
-    with progress_bar("pictures", shown=progress) as bar, film_writer(out, env.pictures_per_second) as writer:
+    with (
+        _appearing_whole(out) as unfinished,
+        progress_bar("pictures", shown=progress) as bar,
+        film_writer(unfinished, env.pictures_per_second) as writer,
+    ):
         task = bar.add_task("filming", total=limit if math.isfinite(limit) else None, note="")
         for picture in play(env, policy, level, key=key, deterministic=deterministic):
             writer.append_data(picture)
@@ -83,13 +87,21 @@ def play(
         state, observation, done, count = after.state, after.observation, bool(after.done), count + 1
 
 
-def _try_to_write(out: Path) -> None:
-    """Find out before filming whether the film can be written; the writers are bad at telling."""
+@contextlib.contextmanager
+def _appearing_whole(out: Path) -> Iterator[Path]:
+    """Another name to film under, so that a film that fails leaves none, nor takes the place of an older one."""
+    unfinished = out.with_name(f".{out.stem}.{os.getpid()}{out.suffix}")
     try:
+        # Found out before filming: the writers are bad at telling.
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.open("ab").close()
+        (out if out.exists() else unfinished).open("ab").close()
     except OSError as error:
         raise SamplrError(f"cannot write '{out}': {error.strerror}") from error
+    try:
+        yield unfinished
+        os.replace(unfinished, out)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

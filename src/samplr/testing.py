@@ -23,6 +23,8 @@ from samplr.student.distributions import policy_from, policy_outputs
 
 MAX_STEPS = 64
 LEVELS = 4
+_FAR = 1 << 20
+"""Folded into a key it is beyond what any split of that key gives: `fold_in(key, i)` is `split(key)[i]`."""
 """How many levels go through JSON, which is slow."""
 
 
@@ -63,7 +65,7 @@ def check_environment(env: Environment, *, episodes: int = 32, seed: int = 0) ->
             alike = _alike(env, episode, twin)
             for index in np.unique(np.linspace(0, live - 1, 6).astype(int)):
                 at = [jax.tree.map(lambda leaf: leaf[index], x) for x in (episode.states, twin.states)]  # noqa: B023
-                key = jax.random.fold_in(episode_key, int(index))
+                key = jax.random.fold_in(episode_key, _FAR + int(index))
                 pairs = laws(episode.level, episode.world, *at, episode.actions[index], bool(alike[index]), key)
                 for broken, (before, after) in pairs.items():
                     _require(_same(before, after), broken)
@@ -189,7 +191,7 @@ def _grounded_pairs(
     evidence, belief = env.evidence(state), posterior.init(env.observe(world, state))
     substituted = env.substitute(state, posterior.sample(belief, evidence, key=key))
     # Any θ′ will do for the swap: `substitute` keeps what was revealed, so that only the unrevealed differs.
-    swapped = env.substitute(state, env.sample_aleatoric(level.layout, key=jax.random.fold_in(key, 1)))
+    swapped = env.substitute(state, env.sample_aleatoric(level.layout, key=jax.random.fold_in(key, _FAR)))
 
     def fictitious(state: State) -> PyTree:
         moment = Moment(world, state, action, level.aleatoric, belief, key)

@@ -7,7 +7,6 @@ index alone.
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -161,7 +160,7 @@ class Training:
         """How many updates the configuration's budget of steps or gradient updates asks for."""
         wanted = self.config.gradient_updates
         if wanted is None:
-            return math.ceil(self.config.steps / self.steps_per_update)
+            return self.config.updates
         horizon = wanted
         while (learned := self.gradient_updates(horizon))[-1] < wanted:
             horizon *= 2
@@ -176,8 +175,8 @@ class Training:
             teacher=hyperparameters.teacher.init(self.env),
             scale=ReturnScale.empty(),
             key=run_key,
-            # Folded in, so that a run without beliefs of its own begins as it always did.
-            beliefs=None if self.beliefs is None else self.beliefs.init(key=jax.random.fold_in(key, 1)),
+            # A third, so that a run without beliefs of its own begins as it always did: 0 and 1 are those above.
+            beliefs=None if self.beliefs is None else self.beliefs.init(key=jax.random.fold_in(key, 2)),
         )
 
     def grounding_of(self, beliefs: PyTree) -> Grounding:

@@ -326,13 +326,14 @@ class TestRules:
         env = box2d.RealBlackIce(**settings)
         return env, env.reset(options={"track": track, "ice": np.full(TILES, ice, bool)})[0]
 
-    def test_standing_still_ends_an_episode(self, track):
-        env, _ = self.reset(track)
-        total, terminated = 0.0, False
-        while not terminated:
+    @pytest.mark.parametrize("truncates", [False, True])
+    def test_standing_still_ends_an_episode(self, track, truncates):
+        env, _ = self.reset(track, rules=Rules(idle_truncates=truncates))
+        total, terminated, truncated = 0.0, False, False
+        while not (terminated or truncated):
             _, reward, terminated, truncated, _ = env.step([0, 0, 0])
             total += reward
-            assert not truncated
+        assert (terminated, truncated) == (not truncates, truncates)
         # The tiles under the car are paid in the first frame, then it has a hundred.
         assert env.frames == 101
         assert total == pytest.approx(1000 / TILES * env.visited.sum() - 0.1 * 101)

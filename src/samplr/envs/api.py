@@ -11,6 +11,7 @@ own choosing. Resets are the loop's business: `step` never resets. Three laws ar
 
 import abc
 import enum
+import reprlib
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar, TypeAlias
 
@@ -165,7 +166,7 @@ class Environment(eqx.Module):
 
     def render(self, world: World, state: State) -> UInt8[np.ndarray, "height width 3"]:
         """A picture for people; what the agent cannot see may be shown."""
-        raise NotImplementedError(f"{type(self).__name__} draws no pictures")
+        raise SamplrError(f"{type(self).__name__} draws no pictures: give it `render`")
 
     def render_level(self, world: World, state: State) -> UInt8[np.ndarray, "height width 3"]:
         """A picture of a whole level at its start, for worlds whose `render` shows only what is near the agent."""
@@ -260,4 +261,7 @@ def _as_numbers(value: Any, dtype: Any) -> Array:
     array = np.asarray(value)
     if array.dtype.kind not in "biuf":
         raise TypeError(f"{value!r} is none")
-    return jnp.asarray(array.astype(dtype))
+    converted = array.astype(dtype)
+    if not np.issubdtype(converted.dtype, np.floating) and not np.array_equal(converted, array):
+        raise TypeError(f"{reprlib.repr(value)} cannot be taken for {converted.dtype}")
+    return jnp.asarray(converted)

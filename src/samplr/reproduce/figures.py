@@ -179,6 +179,12 @@ def ice_of(row: Row) -> float | None:
     return None if icy is None or not visited else icy / visited
 
 
+def _mark_ground_truth(axis: Axes, data: Data) -> None:
+    """How much ice there is under P̄: Beta(1, 15), unless a user has set another."""
+    if not any({"env.alpha", "env.beta"} & set(variant.changes) for variant in data.variants.values()):
+        axis.axhline(1 / 16, color=GREY, lw=1, ls="--", label="P̄")
+
+
 def ice_seen(data: Data) -> Figure:
     """The share of visited tiles with ice during training."""
     figure = _figure(6.4, 4)
@@ -186,7 +192,7 @@ def ice_seen(data: Data) -> Figure:
     for name in data.variants:
         rows = [{**row, "ice": ice_of(row)} for row in _of(data.of("training"), name)]
         _draw_curve(axis, data, name, rows, "ice", "steps")
-    axis.axhline(1 / 16, color=GREY, lw=1, ls="--", label="P̄")
+    _mark_ground_truth(axis, data)
     _dress(axis, "steps", "visited tiles with ice")
     _legend(figure, [axis])
     return figure
@@ -211,7 +217,7 @@ def curriculum(data: Data) -> Figure:
             share = [sum(row[figure_name] for row in of) / sum(row["tiles"] for row in of) for of in met.values()]
             tiles.plot([max(revealed, 0.5) for revealed in met], share, **look)
     levels.set(xlabel="share of the track that is icy: more than", ylabel="levels presented")
-    tiles.axhline(1 / 16, color=GREY, lw=1, ls="--", label="P̄")
+    _mark_ground_truth(tiles, data)
     tiles.plot([], [], color=GREY, ls=":", label="as the posterior expects")
     # From none, drawn at one half, to all: a logarithmic axis without curves needs to be told.
     tiles.set(xscale="log", xlim=(0.45, 500), xlabel="tiles revealed before", ylabel="next tiles with ice")

@@ -55,11 +55,10 @@ class TrainingPiece:
     def do(self, *, progress: bool, program: Training | None = None) -> None:
         """Train, keep students along the way, and write down the metrics."""
         config, seeds, out = self.config, self.batch.seeds, self.folder.run(self.batch)
-        total = -(-config.steps // (config.workers * config.rollout))
 
         def keep(row: Mapping[str, Any], networks: ActorCritic) -> None:
             update = row["update"]
-            if update == total or update % (LINES_PER_SNAPSHOT * config.log_every) == 0:
+            if update == config.updates or update % (LINES_PER_SNAPSHOT * config.log_every) == 0:
                 save_students(out, update, networks, seeds)
 
         run = train(config, out, resume=True, progress=progress, watch=keep, program=program)
@@ -143,10 +142,9 @@ Piece = TrainingPiece | ExamPiece
 def fewest_gradient_updates(config: Config) -> int:
     """How many rollouts PLR⊥ would learn from in as many steps: all methods are compared there as well."""
     robust = dataclasses.replace(config, teacher="robust_plr")
-    updates = -(-config.steps // (config.workers * config.rollout))
     teacher = build_teacher(robust)
     learns = np.array([phase.learn for phase in teacher.phases])
-    return int(learns[np.asarray(jax.vmap(teacher.schedule)(jnp.arange(updates)))].sum())
+    return int(learns[np.asarray(jax.vmap(teacher.schedule)(jnp.arange(config.updates)))].sum())
 
 
 def _learns_least(config: Config) -> bool:

@@ -107,8 +107,7 @@ class Study:
         if own:
             raise SamplrError(f"--set {min(own)}: the study sets this itself; use --seeds, --first-seed or --steps")
         config = default_config(self.env, variant.method, **changes, steps=steps)
-        updates = -(-steps // (config.workers * config.rollout))
-        every = -(-updates // (self.snapshots * LINES_PER_SNAPSHOT))
+        every = -(-config.updates // (self.snapshots * LINES_PER_SNAPSHOT))
         return default_config(
             self.env, variant.method, **changes, steps=steps, seeds=seeds, first_seed=first_seed, log_every=every
         )

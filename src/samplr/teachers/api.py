@@ -60,5 +60,5 @@ class Teacher(eqx.Module):
         """Learn from how the levels went, whatever the phase (a level's `origin` tells); returns the new state."""
 
     def metrics(self, state: PyTree) -> dict[str, Float[Array, ""]]:
-        """Named figures of the teacher's state, logged with every update."""
+        """Named figures of the teacher's state, logged with every update that the student learns in."""
         return {}

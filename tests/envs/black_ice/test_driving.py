@@ -8,7 +8,7 @@ import pytest
 
 from samplr.compiling import jit
 from samplr.envs.black_ice.contacts import tile_geometry, touching
-from samplr.envs.black_ice.driving import Road, Rules, begin, drive, drive_one_frame
+from samplr.envs.black_ice.driving import Road, Rules, begin, cut_off, drive, drive_one_frame
 from samplr.envs.black_ice.physics import hull_origin
 from samplr.envs.black_ice.tracks import track_along
 
@@ -195,6 +195,17 @@ class TestTheEnd:
         assert (rewards[1:] == 0).all()
         for after in drives[2:]:
             assert leaves_as_bytes(after) == leaves_as_bytes(drives[1])
+
+    def test_an_idle_drive_is_cut_off_if_the_rules_say_so(self, road, start):
+        rules = Rules(idle_truncates=True)
+        tired = eqx.tree_at(lambda d: (d.idle, d.pending), start, (jnp.int32(97), 0 * start.pending))
+        ended, reward = drive(road(), tired, jnp.array(FULL_GAS), DRY, rules, "nearest")
+        assert int(ended.frame) == 3
+        assert float(reward) == pytest.approx(-0.3, abs=1e-4)
+        assert bool(cut_off(road(), ended, rules))
+        assert not bool(ended.terminated)
+        assert not bool(cut_off(road(), tired, rules))
+        assert not bool(cut_off(road(), ended, TRAINING))  # there it is terminated instead
 
     @pytest.mark.parametrize("rules", [TRAINING, EVALUATION], ids=["training", "evaluation"])
     def test_leaving_the_playfield_terminates(self, rules, road, start, frame_by_frame):

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import math
 
 import equinox as eqx
 import jax
@@ -565,7 +566,10 @@ class TestNetworks:
     ("setting", "message"),
     [
         ({"cell": 0.0}, "a cell above 0"),
-        ({"alpha": -1.0}, "an? alpha above 0"),
+        ({"cell": 20.0}, "a cell above 0 and at most 16, not 20"),
+        ({"smoothing": 5}, "a smoothing of at most 4, not 5"),
+        ({"alpha": -1.0}, "a positive alpha, not -1"),
+        ({"beta": math.inf}, "a positive beta, not inf"),
         ({"frame_stack": 0}, "a frame_stack of at least 1"),
         ({"ice_rule": "sticky"}, "unknown ice rule 'sticky': choose one of max, mean, min, nearest"),
         ({"camera": "drone"}, "unknown camera 'drone': choose one of hull, motion"),
@@ -574,6 +578,20 @@ class TestNetworks:
 def test_settings_that_make_no_world_are_refused(setting, message):
     with pytest.raises(SamplrError, match=message):
         BlackIce(**setting)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"action_repeat": 0}, "an? action_repeat of at least 1, not 0"),
+        ({"idle_limit": -1}, "an idle_limit of 0 or more, not -1"),
+        ({"track_reward": math.nan}, "a finite track_reward, not nan"),
+        ({"out_of_bounds_reward": -math.inf}, "a finite out_of_bounds_reward, not -inf"),
+    ],
+)
+def test_rules_of_no_game_are_refused(setting, message):
+    with pytest.raises(SamplrError, match=message):
+        Rules(**setting)
 
 
 def test_the_last_picture_of_a_step_is_where_it_ends():

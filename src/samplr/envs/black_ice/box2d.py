@@ -31,7 +31,7 @@ Wheel = Any  # a Box2D body
 Poses = list[tuple[tuple[float, ...], float]]
 """Position and angle of the hull and of the four wheels."""
 
-_IDLE_FRAMES, _VELOCITY_PASSES, _POSITION_PASSES = 100, 180, 60
+_VELOCITY_PASSES, _POSITION_PASSES = 180, 60
 _COMBINE: Mapping[str, Callable[[np.ndarray], float]] = {
     "nearest": np.min,  # of one tile
     "min": np.min,
@@ -124,7 +124,7 @@ class RealBlackIce(car_racing.CarRacing):
             self._simulate()
             reward, terminated = self._judge()
             total += reward
-            truncated = not terminated and self.frames >= self.frame_limit
+            truncated = not terminated and (self.frames >= self.frame_limit or self._stuck)
             if terminated or truncated:
                 break
         return self._observe(), total, terminated, truncated, {"lap_finished": self._lap_finished}
@@ -160,7 +160,7 @@ class RealBlackIce(car_racing.CarRacing):
             wheel.tested_at = np.array(position)
 
     def _judge(self) -> tuple[float, bool]:
-        """The reward of a frame and whether it ended the episode."""
+        """The reward of a frame and whether it terminated the episode."""
         new_tiles = self.tile_visited_count - self._paid_tiles
         self._paid_tiles += new_tiles
         self.frames += 1
@@ -168,11 +168,14 @@ class RealBlackIce(car_racing.CarRacing):
         self.reward -= self.rules.frame_penalty  # shown on the dashboard; the tiles were added on contact
         x, y = self.car.hull.position
         out = max(abs(x), abs(y)) > self.playfield
-        stuck = 0 < self.rules.idle_limit <= self.idle
         reward = new_tiles * self.rules.track_reward / len(self.track) - self.rules.frame_penalty
         if out and self.rules.out_of_bounds_reward is not None:
             reward = self.rules.out_of_bounds_reward
-        return reward, out or stuck or self._lap_finished
+        return reward, out or self._lap_finished or (self._stuck and not self.rules.idle_truncates)
+
+    @property
+    def _stuck(self) -> bool:
+        return 0 < self.rules.idle_limit <= self.idle
 
     def _observe(self) -> np.ndarray:
         if self.render_mode == "state_pixels":

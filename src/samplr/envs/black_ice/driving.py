@@ -1,5 +1,7 @@
 """Driving: one frame after the other, what is visited, what is earned, and when it ends."""
 
+import math
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -27,7 +29,9 @@ class Rules(eqx.Module):
     out_of_bounds_reward: float | None = None
     """What the frame in which the car leaves the playfield pays instead; without it, that frame pays as any other."""
     idle_limit: int = 100
-    """Frames without a new tile after which the episode ends (terminates); 0 for never."""
+    """Frames without a new tile after which the episode ends; 0 for never."""
+    idle_truncates: bool = False
+    """Whether an episode that ends for want of a new tile is cut off (truncated) instead of lost (terminated)."""
     lap_share: float = 0.95
     """Back at the start with more than this share of the tiles visited, the lap counts as driven."""
 
@@ -35,6 +39,16 @@ class Rules(eqx.Module):
         for name in ("action_repeat", "frame_limit"):
             if getattr(self, name) < 1:
                 raise SamplrError(f"the rules need a {name} of at least 1, not {getattr(self, name)}")
+        if self.idle_limit < 0:
+            raise SamplrError(f"the rules need an idle_limit of 0 or more, not {self.idle_limit}")
+        for name in ("frame_penalty", "track_reward", "out_of_bounds_reward", "lap_share"):
+            number = getattr(self, name)
+            if number is not None and not math.isfinite(number):
+                raise SamplrError(f"the rules need a finite {name}, not {number:g}")
+
+    def is_stuck(self, idle: Int[Array, ""]) -> Bool[Array, ""]:
+        """Whether there was no new tile for too long."""
+        return (idle >= self.idle_limit) & (self.idle_limit > 0)
 
 
 TRAINING = Rules()
@@ -96,11 +110,17 @@ def drive(
 
     def frame(_: Array, carry: tuple[Drive, Array]) -> tuple[Drive, Array]:
         now, earned = carry
-        over = now.terminated | (now.frame >= road.frame_limit)
+        over = now.terminated | cut_off(road, now, rules)
         after, reward = drive_one_frame(road, now, action, icy, rules, rule)
         return trees.where(over, now, after), earned + jnp.where(over, 0.0, reward)
 
     return jax.lax.fori_loop(0, rules.action_repeat, frame, (before, jnp.zeros(())))
+
+
+def cut_off(road: Road, drive: Drive, rules: Rules) -> Bool[Array, ""]:
+    """Whether a drive is at its limit of frames, or of patience where that truncates."""
+    at_limit = drive.frame >= road.frame_limit
+    return at_limit | rules.is_stuck(drive.idle) if rules.idle_truncates else at_limit
 
 
 def drive_one_frame(
@@ -115,7 +135,7 @@ def drive_one_frame(
     idle = jnp.where(jnp.any(new) | (now.pending > 0), 0, now.idle + 1)
     lap = jnp.all(visited) | (new[0] & (jnp.mean(visited, dtype=jnp.float32) > rules.lap_share))
     out = jnp.max(jnp.abs(hull_origin(car))) > road.playfield
-    stuck = (idle >= rules.idle_limit) if rules.idle_limit else jnp.array(False)
+    over = lap | out if rules.idle_truncates else lap | out | rules.is_stuck(idle)
     reward = _worth(new, rules) - rules.frame_penalty + now.pending
     if rules.out_of_bounds_reward is not None:
         reward = jnp.where(out, rules.out_of_bounds_reward, reward)
@@ -127,7 +147,7 @@ def drive_one_frame(
         frame=now.frame + 1,
         idle=idle,
         pending=jnp.zeros(()),
-        terminated=lap | out | stuck,
+        terminated=over,
         lap=lap,
     )
     return after, reward

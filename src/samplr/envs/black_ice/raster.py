@@ -25,6 +25,7 @@ _OUTLINE = 0.5 / 16.2
 # 14.7 u wide, and 3.5 u long on average on the longest tracks; one cell more each for the fraction of a cell.
 _ROWS_PER_TILE = 17.0
 _LONGEST_ROW = 32.0
+COARSEST_CELL = _LONGEST_ROW / 2
 
 
 class Raster(eqx.Module):

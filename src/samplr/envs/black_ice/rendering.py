@@ -164,6 +164,10 @@ def _palette(visited: Bool[Array, " tiles"]) -> Int[Array, " keys"]:
     return jnp.stack([jnp.where(visited, _pack(_VISITED), fresh), jnp.asarray(kerb)], axis=1).reshape(-1)
 
 
+MOST_SMOOTHING = 4
+"""As many points in a row as `_pack` has room for."""
+
+
 def _pack(colour: _Colour) -> int:
     """A colour as one number of ten bits per channel, so that up to four can be added up before they are unpacked."""
     red, green, blue = colour

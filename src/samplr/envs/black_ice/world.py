@@ -5,6 +5,7 @@ The driver sees the road from above as in gymnasium's CarRacing, and each action
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, get_args
 
@@ -17,13 +18,13 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt8
 from samplr.envs.api import Encoder, GroundedEnvironment, Level, LevelSampler, Suite, TimeStep
 from samplr.envs.black_ice.circuits import CIRCUIT_PLAYFIELD, CIRCUITS, Circuit, circuit
 from samplr.envs.black_ice.contacts import tile_geometry
-from samplr.envs.black_ice.driving import TRAINING, Drive, Road, Rules, begin, drive
+from samplr.envs.black_ice.driving import TRAINING, Drive, Road, Rules, begin, cut_off, drive
 from samplr.envs.black_ice.ice import IceRule
 from samplr.envs.black_ice.networks import LINEAGE_KERNELS, PAPER_KERNELS, CarEncoder
 from samplr.envs.black_ice.physics import FRAME
 from samplr.envs.black_ice.picture import picture
-from samplr.envs.black_ice.raster import Raster, rasterise
-from samplr.envs.black_ice.rendering import Camera, draw
+from samplr.envs.black_ice.raster import COARSEST_CELL, Raster, rasterise
+from samplr.envs.black_ice.rendering import MOST_SMOOTHING, Camera, draw
 from samplr.envs.black_ice.tracks import (
     PLAYFIELD,
     TILES,
@@ -118,9 +119,13 @@ class BlackIce(GroundedEnvironment):
         for name in ("tiles_per_draw", "frame_stack", "smoothing"):
             if getattr(self, name) < 1:
                 raise SamplrError(f"black ice needs a {name} of at least 1, not {getattr(self, name)}")
-        for name in ("alpha", "beta", "cell"):
-            if not getattr(self, name) > 0:
-                raise SamplrError(f"black ice needs a {name} above 0, not {getattr(self, name):g}")
+        for name in ("alpha", "beta"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise SamplrError(f"black ice needs a positive {name}, not {getattr(self, name):g}")
+        if self.smoothing > MOST_SMOOTHING:
+            raise SamplrError(f"black ice needs a smoothing of at most {MOST_SMOOTHING}, not {self.smoothing}")
+        if not 0 < self.cell <= COARSEST_CELL:
+            raise SamplrError(f"black ice needs a cell above 0 and at most {COARSEST_CELL:g}, not {self.cell:g}")
         if self.ice_rule not in get_args(IceRule):
             raise UnknownNameError("ice rule", self.ice_rule, get_args(IceRule))
         if self.camera not in get_args(Camera):
@@ -196,7 +201,7 @@ class BlackIce(GroundedEnvironment):
             observation=self.observe(world, driven),
             reward=reward,
             terminated=after.terminated,
-            truncated=~after.terminated & (after.frame >= world.road.frame_limit),
+            truncated=~after.terminated & cut_off(world.road, after, self.rules),
             metrics={
                 "visited": jnp.mean(after.visited, dtype=jnp.float32),
                 "visited_icy": jnp.mean(after.visited & icy, dtype=jnp.float32),

@@ -4,6 +4,7 @@ At each of N segments the agent drives slow (+1) or fast (+2, but −8 on ice); 
 icy. Ice is drawn independently for each segment at a rate q ~ Beta(1, 15) that the agent never sees.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -67,6 +68,9 @@ class IcyRoad(GroundedEnvironment):
     def __check_init__(self) -> None:
         if self.segments < 1:
             raise SamplrError(f"an icy road needs at least 1 of its segments, not {self.segments}")
+        for name in ("alpha", "beta"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise SamplrError(f"an icy road needs a positive {name}, not {getattr(self, name):g}")
 
     @property
     def observation_space(self) -> Box:
