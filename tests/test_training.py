@@ -1,6 +1,11 @@
 """Training: runs side by side are the runs alone, and what the student learns from is as the method says."""
 
 import functools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import equinox as eqx
 import jax
@@ -9,13 +14,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-import samplr.training
+import samplr
 from samplr.compiling import jit
 from samplr.config import default_config
 from samplr.envs.icy_road import IcyRoad, solution
 from samplr.shift import ShiftMonitor
-from samplr.training import Training, TrainState, build_hyperparameters, memory_warning
+from samplr.training import Training, TrainState, build_hyperparameters, memory_warning, over_devices
 from samplr.trees import repeat
+from tiny import tiny_config
 
 UPDATES = 20
 FIRST_SEED = 3
@@ -248,3 +254,49 @@ def utilities(env: IcyRoad, seeds: int = 4) -> np.ndarray:
         return solution.utility(env, solution.tabulate(env, network).fast)[0]
 
     return np.asarray(jit(jax.vmap(utility), runs_once=True)(state.runs.network))
+
+
+ON_TWO_DEVICES = """
+import json, sys
+import numpy as np
+import samplr
+from tiny import tiny_config
+
+def train(out, **changes):
+    return samplr.train(tiny_config(log_every=1, **changes), sys.argv[1] + out, resume=True)
+
+whole, _, resumed = train("/whole"), train("/halves", steps=12 * 96), train("/halves")
+places = whole.networks.actor.weight.sharding
+print(json.dumps({
+    "devices": len(places.device_set),
+    "runs of each": places.shard_shape(whole.networks.actor.weight.shape)[0],
+    "resumed": bool((np.asarray(whole.networks.actor.weight) == np.asarray(resumed.networks.actor.weight)).all()),
+    "first": whole.metrics[0],
+}))
+"""
+
+
+def test_runs_are_spread_over_the_devices(tmp_path: Path) -> None:
+    """Here over two halves of a CPU, which JAX takes for devices if told to."""
+    environment = {
+        **os.environ,
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    program = [sys.executable, "-c", ON_TWO_DEVICES, str(tmp_path)]
+    told = json.loads(subprocess.run(program, env=environment, check=True, capture_output=True, text=True).stdout)
+    assert (told["devices"], told["runs of each"], told["resumed"]) == (2, 2, True)
+    # The same runs as on one device, up to the order in which numbers are added up.
+    on_one = samplr.train(tiny_config(log_every=1, steps=96)).metrics[0]
+    for name in ("new/return", "new/advantage"):
+        np.testing.assert_allclose(told["first"][name], on_one[name], rtol=1e-5)
+
+
+@pytest.mark.parametrize(("runs", "devices", "used"), [(10, 4, 2), (5, 2, 1), (8, 8, 8), (3, 8, 3), (7, 1, 1)])
+def test_as_many_devices_are_used_as_divide_the_runs(
+    runs: int, devices: int, used: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jax, "local_devices", lambda: jax.devices() * devices)
+    monkeypatch.setattr(samplr.training, "Mesh", lambda devices, _: len(devices))
+    monkeypatch.setattr(samplr.training, "NamedSharding", lambda mesh, _: mesh)
+    assert (over_devices(runs) or 1) == used

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from samplr import trees
@@ -108,7 +109,9 @@ class Training:
             self.grounding.posterior(self.env)
         student_shapes(config)
         self.monitor = ShiftMonitor.of(self.env)
-        self.hyperparameters = hyperparameters or trees.repeat(build_hyperparameters(config), config.seeds)
+        self._devices = over_devices(config.seeds)
+        hyperparameters = hyperparameters or trees.repeat(build_hyperparameters(config), config.seeds)
+        self.hyperparameters = jax.device_put(hyperparameters, self._devices)
         self._advance = jit(self._advance_uncompiled, donate_argnums=1)
 
     @property
@@ -131,11 +134,15 @@ class Training:
 
     def advance(self, state: TrainState, updates: int) -> tuple[TrainState, Log]:
         """Do some updates. `state` is consumed. The program is compiled once, whatever the number of updates."""
-        return self._advance(self.hyperparameters, state, jnp.int32(updates))
+        return self._advance(self.hyperparameters, self._placed(state), jnp.int32(updates))
 
     def compile(self, state: TrainState) -> None:
         """Compile now rather than at the first `advance`, so that compile time can be told apart."""
-        self._advance = self._advance.lower(self.hyperparameters, state, jnp.int32(0)).compile()
+        self._advance = self._advance.lower(self.hyperparameters, self._placed(state), jnp.int32(0)).compile()
+
+    def _placed(self, state: TrainState) -> TrainState:
+        """The state with each run on its device: nothing moves if it is there already."""
+        return TrainState(jax.device_put(state.runs, self._devices), state.update)
 
     def close(self) -> None:
         """Give back what training holds besides memory: in this program, nothing."""
@@ -289,6 +296,18 @@ class Training:
         """Learn nothing, and have nothing to tell."""
         shapes = jax.eval_shape(self._learn, hyperparameters, run, played, key)[1]
         return run, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+
+
+def over_devices(runs: int) -> NamedSharding | None:
+    """Where the runs of a batch are: spread evenly over as many devices as divide them; None where that is one.
+
+    Runs have nothing to do with each other, so neither do the devices.
+    """
+    devices = jax.local_devices()
+    count = max(n for n in range(1, len(devices) + 1) if runs % n == 0)
+    if count == 1:
+        return None
+    return NamedSharding(Mesh(np.array(devices[:count]), ("runs",)), PartitionSpec("runs"))
 
 
 class Played(eqx.Module):
