@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+import samplr
 from samplr import run as run_module
 from samplr.config import METHODS, to_json
 from samplr.envs.black_ice import BlackIce
@@ -559,7 +560,7 @@ def test_a_keyboard_interrupt_is_one_line_and_status_130(tmp_path: Path, monkeyp
     monkeypatch.setattr(run_module, "train", interrupted)
     said = command("train", "icy_road", "--out", tmp_path / "run")
     assert (said.status, said.out) == (130, "")
-    assert said.err == "samplr: stopped; a run folder can be continued with --resume\n"
+    assert said.err == "samplr: stopped; --resume goes on from here\n"
 
 
 # What there is.
@@ -786,6 +787,18 @@ def test_eval_samples_levels_and_actions_by_the_seed(trained: Path) -> None:
 def test_what_to_play_is_said_once(trained: Path, roads: Path) -> None:
     said = command("eval", trained, "--levels", roads, "--suite", "fixed_rates")
     assert_refused(said, "--suite and --levels say different things about what to play: give one of them")
+
+
+@pytest.mark.parametrize("command_", ["eval", "film"])
+def test_a_seed_of_too_many_bits_is_refused(trained: Path, tmp_path: Path, command_: str) -> None:
+    out = ["--out", tmp_path / "film.gif"] if command_ == "film" else []
+    assert_refused(command(command_, trained, *out, "--seed", 2**31), "--seed must have at most 32 bits")
+
+
+def test_the_version_is_told() -> None:
+    assert command("--version").out == f"samplr {samplr.__version__}\n"
+    program = [sys.executable, "-m", "samplr", "--version"]
+    assert subprocess.run(program, capture_output=True, text=True, check=True).stdout == command("--version").out
 
 
 def test_eval_shows_a_table(trained: Path, roads: Path) -> None:

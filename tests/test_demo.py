@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+import samplr
 from samplr import demo, report
 from samplr.envs.icy_road import IcyRoad, solution
 from samplr.errors import RunFolderError
@@ -38,13 +39,16 @@ def results(demonstrated: tuple[Path, Said]) -> dict[str, dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def students(demonstrated: tuple[Path, Said]) -> dict[str, demo.Students]:
-    return demo.load_policies(demonstrated[0] / "policies.npz")
+    return demo.load_histories(demonstrated[0] / "histories.npz")
 
 
 def test_the_demo_writes_policies_results_and_a_figure(demonstrated: tuple[Path, Said]) -> None:
     out, said = demonstrated
     assert said.status == 0
-    assert {file.name for file in out.iterdir()} == {"policies.npz", "results.json", "icy_road.png"} == demo.OWN_FILES
+    students = {f"{name}.npz" for name in demo.VARIANTS}
+    assert {file.name for file in out.iterdir()} == demo.OWN_FILES
+    assert {"histories.npz", "results.json", "icy_road.png", *students} == demo.OWN_FILES
+    assert all(samplr.load(out / name).config.env == IcyRoad() for name in students)
     figure = (out / "icy_road.png").read_bytes()
     assert figure.startswith(b"\x89PNG\r\n")
     assert len(figure) > 10_000

@@ -20,7 +20,7 @@ from samplr.envs.icy_road import IcyRoad
 from samplr.envs.icy_road.world import FAST, SLOW, IcyRoadState
 from samplr.envs.spaces import Box, Discrete
 from samplr.errors import SamplrError
-from samplr.grounding import Fictitious, Grounding, Moment, Naive, PrimedStep, Ungrounded
+from samplr.grounding import Fictitious, Grounding, Moment, Naive, PrimedStep, Ungrounded, Versions, as_redrawn
 from samplr.posteriors import BernoulliField, Enumerated, Posterior
 from samplr.rollout import collect
 from samplr.student.networks import build_network
@@ -262,6 +262,13 @@ class TestSamples:
         assert exact.weight @ exact.reward == pytest.approx(reward, abs=4 * 10 * error)
         np.testing.assert_allclose(exact.weight @ exact.observation, observation, atol=4 * error)
 
+    def test_what_is_met_is_a_draw_also_where_all_versions_are_summed(self, transition):
+        met = [transition(Fictitious("exact"), self.STATE, seed=seed)[1].aleatoric.bits for seed in range(100)]
+        # Four unrevealed segments, each icy with probability 2/18: a hundred dry roads all but never come.
+        ahead = np.stack(met)[:, 2:]
+        assert 0 < ahead.mean() < 0.3
+        np.testing.assert_array_equal(np.stack(met)[:, :2], [[True, False]] * 100)
+
     @pytest.mark.parametrize("samples", SAMPLES)
     def test_termination_is_primed_as_well(self, transition, samples):
         last = state_with([0, 0, 0, 0, 0, 1], 5)
@@ -299,6 +306,14 @@ class TestMatched:
         real, primed = transition(Fictitious("exact"), TestSamples.STATE, SLOW)
         assert (np.asarray(primed.reward) == real.reward).all()
         assert primed.matched == pytest.approx(2 / 18)
+
+    def test_a_difference_in_the_reward_or_the_end_alone_counts(self):
+        real = TimeStep(None, jnp.zeros(2), jnp.float32(1), jnp.array(False), jnp.array(False))
+        versions = Versions(jnp.zeros(3), jnp.array([0.5, 0.3, 0.2]), jnp.zeros(()))
+        redrawn = TimeStep(
+            None, jnp.zeros((3, 2)), jnp.array([1.0, 2.0, 1.0]), jnp.array([False, False, True]), jnp.zeros(3, bool)
+        )
+        assert as_redrawn(real, redrawn, versions).matched == pytest.approx(0.5)
 
 
 class EnumeratedRoad(IcyRoad):

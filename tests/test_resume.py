@@ -22,6 +22,7 @@ from samplr.store import RunFolder, read_checkpoint, read_config, read_metrics
 from samplr.training import Training
 from store.runs import Killed, assert_same
 from tiny import (
+    SIZES,
     STEPS_PER_UPDATE,
     UPDATES,
     assert_same_run,
@@ -185,7 +186,7 @@ def test_a_run_stopped_by_ctrl_c_goes_on(tmp_path: Path, uninterrupted: Path, mo
     arguments = ["train", "icy_road", *words(), "--out", tmp_path, "--resume", "--json"]
     first = command(*arguments)
     assert (first.status, first.out) == (130, "")
-    assert first.err == "samplr: stopped; a run folder can be continued with --resume\n"
+    assert first.err == "samplr: stopped; --resume goes on from here\n"
     second = command(*arguments)
     assert (second.status, second.err) == (0, "")
     assert second.json == summary(tmp_path)
@@ -300,6 +301,25 @@ def test_an_extended_run_is_the_longer_run(tmp_path: Path, uninterrupted: Path) 
     assert said.json == summary(uninterrupted)
     assert read_config(tmp_path) == read_config(uninterrupted)
     assert_same_run(tmp_path, uninterrupted)
+
+
+def test_how_long_a_run_is_need_not_be_said_again(tmp_path: Path, uninterrupted: Path) -> None:
+    path = Path(shutil.copytree(uninterrupted, tmp_path / "run"))
+    sizes = [word for name, value in SIZES.items() for word in (f"--{name}", str(value))]
+    said = command("train", "icy_road", "--out", path, "--resume", "--json", *sizes)
+    assert said.json == summary(uninterrupted)
+    assert read_config(path) == read_config(uninterrupted)
+    assert_same_run(path, uninterrupted)
+
+
+def test_a_run_whose_checkpoints_are_gone_is_not_begun_again(tmp_path: Path, uninterrupted: Path) -> None:
+    path = Path(shutil.copytree(uninterrupted, tmp_path / "run"))
+    shutil.rmtree(path / "checkpoints")
+    before = contents(path)
+    said = command("train", "icy_road", "--out", path, "--resume", *words())
+    assert said.status == 2
+    assert "are gone: restore them" in said.err
+    assert contents(path) == before
 
 
 def test_a_run_cannot_be_made_shorter(tmp_path: Path, uninterrupted: Path) -> None:

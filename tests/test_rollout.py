@@ -13,7 +13,7 @@ from samplr.envs.api import GroundedEnvironment, Level, TimeStep
 from samplr.envs.spaces import Box, Discrete
 from samplr.grounding import Fictitious, Naive, Ungrounded
 from samplr.posteriors import Posterior
-from samplr.rollout import Rollout, collect
+from samplr.rollout import Rollout, StepKeys, collect
 from samplr.student.networks import ActorCritic, build_network
 from samplr.training import build_grounding, student_shapes
 
@@ -216,6 +216,48 @@ class TestNaiveRedraws:
         changed = real[1:] != real[:-1]
         assert changed.any()
         assert not (changed & ~start[1:]).any()
+
+
+def test_what_is_luck_in_a_step_has_a_key_each():
+    keys = StepKeys.of(jax.random.key(0))
+    assert len({np.asarray(jax.random.key_data(key)).tobytes() for key in vars(keys).values()}) == 4
+
+
+class WatchingPosterior(CountingPosterior):
+    """Its belief is the time that was last seen."""
+
+    def init(self, observation):
+        return observation[0].astype(jnp.int32)
+
+    def update(self, belief, observation, action, done):
+        return observation[0].astype(jnp.int32)
+
+
+def test_the_belief_has_seen_the_observation_that_is_acted_on(levels):
+    few, student = jax.tree.map(lambda leaf: leaf[:8], levels), telltale()
+    grounding = Fictitious(1, WatchingPosterior())
+    rollout = jit(lambda key: collect(ENV, grounding, student, few, STEPS, key=key), runs_once=True)(jax.random.key(0))
+    np.testing.assert_array_equal(rollout.met_summaries["fuse"], 100 + rollout.observation[..., 0])
+
+
+class Dial(Fuse):
+    """The same with a continuous action between −1 and 3."""
+
+    action_space = Box((1,), -1.0, 3.0)
+
+
+def test_the_probability_of_a_continuous_action_is_that_of_what_was_sampled(levels):
+    few = jax.tree.map(lambda leaf: leaf[:8], levels)
+    student = jit(lambda key: build_network(Dial(), "mlp", (), 0, key=key), runs_once=True)(jax.random.key(0))
+
+    def play(key):
+        rollout = collect(Dial(), Ungrounded(), student, few, STEPS, key=key)
+        policy, _ = jax.vmap(student.unroll, in_axes=1, out_axes=1)(rollout.observation, rollout.start, rollout.action)
+        return rollout, jax.vmap(jax.vmap(lambda p, a: p.log_prob(a)))(policy, rollout.action)
+
+    rollout, log_prob = jit(play, runs_once=True)(jax.random.key(0))
+    assert ((rollout.action > 0) & (rollout.action < 1)).all()
+    np.testing.assert_allclose(rollout.log_prob, log_prob, atol=1e-4)
 
 
 def test_the_belief_follows_the_episode_and_restarts_with_it(rollouts):

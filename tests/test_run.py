@@ -307,6 +307,15 @@ class TestPoliciesInOneFile:
         with pytest.raises(RunFolderError, match="neither a run folder nor a file of policies"):
             samplr.load(tmp_path / "bad.npz")
 
+    def test_a_single_array_and_words_are_refused(self, run: Run, tmp_path: Path) -> None:
+        np.save(tmp_path / "array.npy", np.zeros(3))
+        with pytest.raises(RunFolderError, match="neither a run folder nor a file of policies"):
+            samplr.load(tmp_path / "array.npy")
+        written = {name: np.full(np.shape(leaf), "word") for name, leaf in named_leaves(run.networks).items()}
+        write_policies(tmp_path / "words.npz", to_json(run.config), written)
+        with pytest.raises(RunFolderError, match="another version of samplr"):
+            samplr.load(tmp_path / "words.npz")
+
     def test_students_of_another_shape_are_refused(self, run: Run, tmp_path: Path) -> None:
         wider = dataclasses.replace(run, config=dataclasses.replace(run.config, seeds=SEEDS - 1))
         write_policies(tmp_path / "odd.npz", to_json(wider.config), named_leaves(run.networks))

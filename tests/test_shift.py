@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+import samplr.shift
 from samplr.compiling import jit
 from samplr.config import default_config
 from samplr.envs.icy_road import IcyRoad
@@ -165,6 +166,13 @@ class TestPValue:
         few = np.array([3.0, 2.0, *np.zeros(11)])
         assert shift_p_value(few, reference, 1000) == shift_p_value(few, reference, 5)
 
+    def test_two_bins_by_hand(self):
+        # G = 2 Σ observed · ln(observed / expected), with one degree of freedom and no correction for continuity.
+        table = np.array([[30.0, 70.0], [500.0, 500.0]])
+        expected = table.sum(axis=1, keepdims=True) * table.sum(axis=0) / table.sum()
+        g = 2 * np.sum(table * np.log(table / expected))
+        assert shift_p_value(table[0], table[1], 100) == pytest.approx(stats.chi2.sf(g, 1))
+
     def test_nothing_to_compare_is_no_shift(self):
         assert shift_p_value(np.zeros(3), np.ones(3), 100) == 1
         assert shift_p_value(np.array([50.0]), np.array([100.0]), 100) == 1
@@ -226,6 +234,22 @@ class TestWarnings:
         assert "'ice' averaged 0.25" in ice
         assert "against 0.06" in ice
         assert "'rate' averaged 0.25" in rate
+
+    def test_many_runs_and_summaries_have_to_share_the_significance(self, monitor, monkeypatch):
+        monkeypatch.setattr(samplr.shift, "shift_p_value", lambda *_: SIGNIFICANCE / 4)
+        one = ShiftCounts(monitor.reference, monitor.reference, jnp.float32(REFERENCE_DRAWS))
+        ice = ShiftMonitor({"ice": monitor.edges["ice"]}, {"ice": monitor.reference["ice"]})
+        runs = {count: jax.tree.map(lambda *leaves: np.stack(leaves), *[one] * count) for count in (1, 3, 5)}
+        assert [len(ice.warnings(counts)) for counts in runs.values()] == [1, 1, 0]
+        assert monitor.warnings(runs[1]) != []
+        assert monitor.warnings(runs[3]) == []  # three runs of three summaries
+
+    def test_what_counts_is_the_curriculum_and_not_what_the_posterior_drew(self, count, monitor):
+        shifted, truth = summarised(0.3), monitor.reference
+        counted = batch(count(shifted))
+        draws = jax.tree.map(lambda leaf: np.asarray(leaf)[None], truth)
+        assert monitor.warnings(ShiftCounts(counted.real, draws, counted.presentations)) != []
+        assert monitor.warnings(ShiftCounts(draws, counted.met, counted.presentations)) == []
 
     def test_one_shifted_run_among_many_is_enough(self, monitor, count):
         shifted = count(summarised(0.3))

@@ -148,6 +148,11 @@ class TestInterquartileMean:
             found = interquartile_mean_interval(scores, shared_runs=True)
         assert scores.min() - 1e-9 <= found.low <= found.high <= scores.max() + 1e-9
 
+    def test_the_interval_is_of_the_interquartile_mean(self):
+        # One run in twenty is off: no quarter of a resample holds it often enough to reach the middle half.
+        scores = np.array([*np.arange(19.0), 1e6])[:, None]
+        assert interquartile_mean_interval(scores, shared_runs=True).high < 19
+
     def test_a_run_brings_all_its_scores_where_runs_are_shared(self):
         # Within a run all scores agree: 32 tasks tell no more than one.
         scores = np.repeat(np.arange(8.0)[:, None], 32, axis=1)
@@ -188,6 +193,12 @@ class TestProbabilityOfImprovement:
     def test_it_is_averaged_over_tasks(self):
         a, b = np.array([[1.0, 0.0], [1.0, 0.0]]), np.array([[0.0, 1.0], [0.0, 0.0]])
         assert probability_of_improvement(a, b) == (1 + 0.25) / 2
+
+    def test_both_samples_are_drawn_apart(self):
+        # Were the same runs drawn of both, a method would never differ from itself.
+        scores = np.arange(10.0)[:, None]
+        found = probability_of_improvement_interval(scores, scores, shared_runs=True)
+        assert found.low < 0.4 < found.value == 0.5 < 0.6 < found.high
 
     @given(some_scores, some_scores)
     def test_it_is_mann_and_whitneys_u(self, a, b):

@@ -18,6 +18,7 @@ import samplr
 from samplr.compiling import jit
 from samplr.config import default_config
 from samplr.envs.icy_road import IcyRoad, solution
+from samplr.rollout import Rollout
 from samplr.shift import ShiftMonitor
 from samplr.training import Training, TrainState, build_hyperparameters, memory_warning, over_devices
 from samplr.trees import repeat
@@ -300,3 +301,108 @@ def test_as_many_devices_are_used_as_divide_the_runs(
     monkeypatch.setattr(samplr.training, "Mesh", lambda devices, _: len(devices))
     monkeypatch.setattr(samplr.training, "NamedSharding", lambda mesh, _: mesh)
     assert (over_devices(runs) or 1) == used
+
+
+class TestWiring:
+    """What a configuration says arrives where it is used."""
+
+    NUMBERS = (
+        "learning_rate",
+        "discount",
+        "gae_lambda",
+        "clip",
+        "value_coefficient",
+        "entropy_coefficient",
+        "max_gradient_norm",
+        "adam_epsilon",
+    )
+
+    def test_every_number_of_the_student_is_its_own(self):
+        values = {name: round(0.11 + 0.07 * place, 2) for place, name in enumerate(self.NUMBERS)}
+        changes = {f"student__{name}": value for name, value in values.items()}
+        ppo = build_hyperparameters(small(1, student__epochs=3, student__minibatches=4, **changes)).ppo
+        assert {name: round(float(getattr(ppo, name)), 6) for name in self.NUMBERS} == values
+        assert (ppo.epochs, ppo.minibatches) == (3, 4)
+
+    @pytest.mark.parametrize("name", ["clip_values", "normalise_returns", "normalise_advantages"])
+    @pytest.mark.parametrize("value", [False, True])
+    def test_every_switch_too(self, name, value):
+        assert getattr(build_hyperparameters(small(1, **{f"student__{name}": value})).ppo, name) is value
+
+    @pytest.mark.parametrize(("trace", "matched"), [("full", False), ("matched", True)])
+    def test_the_trace(self, trace, matched):
+        assert build_hyperparameters(small(1, fictitious__trace=trace)).ppo.matched_trace is matched
+
+    def test_every_number_of_the_teacher_too(self):
+        changes = {"replay__temperature": 0.4, "replay__staleness": 0.6, "replay__rate": 0.7, "replay__fill": 1.0}
+        teacher = build_hyperparameters(small(1, **changes)).teacher
+        found = (float(teacher.temperature), float(teacher.staleness), teacher.replay_rate)
+        assert found == pytest.approx((0.4, 0.6, 0.7))
+        assert (teacher.capacity, teacher.new_rollouts_first, teacher.robust) == (32, 4, True)
+
+
+def test_new_levels_are_new_at_every_update(four, beginning):
+    one, _ = four.advance(beginning(), 1)
+    two, _ = four.advance(beginning(), 2)
+    # Both updates are of new levels; were they the same ones, they would find themselves in the buffer.
+    assert np.asarray(two.runs.teacher.filled).sum() > np.asarray(one.runs.teacher.filled).sum()
+
+
+def test_episodes_are_told_under_the_phase_they_were_played_in(four, together):
+    phases = np.asarray(jax.vmap(four.hyperparameters.teacher.schedule)(jnp.arange(UPDATES)))
+    for index, phase in enumerate(("new", "replay")):
+        # Every rollout is one episode on each of eight workers.
+        assert np.asarray(together[1].metrics[f"{phase}/return"].count).tolist() == [8 * (phases == index).sum()] * 4
+
+
+class TestJudging:
+    """What is made of a rollout before anything is learned from it."""
+
+    # Two workers, three steps: the first is cut off after two, the second goes on.
+    END = jnp.array([[False, False], [True, False], [False, False]])
+    RETURN = jnp.array([[1.0, 10.0], [5.0, 20.0], [2.0, 30.0]])
+
+    def rollout(self) -> Rollout:
+        nothing = jnp.zeros((3, 2))
+        return Rollout(
+            observation=nothing,
+            action=nothing,
+            log_prob=nothing,
+            value=nothing,
+            start=nothing > 0,
+            reward=nothing + 1,
+            terminated=nothing > 0,
+            truncated=self.END,
+            primed_reward=nothing[..., None] + 2,
+            primed_terminated=nothing[..., None] > 0,
+            primed_value=nothing[..., None] + 7,
+            primed_weight=nothing[..., None] + 1,
+            matched=nothing,
+            episode_return=self.RETURN,
+            metrics={"lasted": self.RETURN},
+            real_summaries={},
+            met_summaries={},
+        )
+
+    def test_an_episode_that_was_cut_off_is_an_episode(self):
+        found = samplr.training._episode_metrics(self.rollout())
+        assert {name: (float(mean.total), float(mean.count)) for name, mean in found.items()} == {
+            "return": (5.0, 1.0),
+            "lasted": (5.0, 1.0),
+        }
+        best = samplr.training._best_return(self.rollout(), jnp.float32(2.0))
+        assert best.tolist() == [5.0, 30.0 + 2.0 * 7.0]
+
+    def test_the_scale_of_returns_is_that_of_the_real_ones_and_knows_this_rollout(self):
+        training = Training(small(1, student__normalise_returns=True))
+        run = jax.tree.map(lambda leaf: leaf[0], training.init().runs)
+        hyperparameters = jax.tree.map(lambda leaf: leaf[0], training.hyperparameters)
+        levels = jax.vmap(lambda key: training.env.sample_level(key=key))(jax.random.split(jax.random.key(0), 2))
+        judged, played = training._judge(hyperparameters, run, levels, self.rollout())
+        discount = float(hyperparameters.ppo.discount)
+        one, two = 1 + discount, 1 + discount + discount**2
+        deviation = np.std([1, one, 1, 1, one, two])
+        assert float(judged.scale.deviation) == pytest.approx(deviation, rel=1e-4)
+        # Where a trace ends A = δ: a primed reward of 2, in deviations of the real return, and 7 to come.
+        for step, worker in ((1, 0), (2, 1)):
+            assert float(played.advantages[step, worker]) == pytest.approx(2 / deviation + discount * 7, rel=1e-4)

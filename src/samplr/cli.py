@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from samplr.errors import SamplrError, SamplrWarning, UnknownNameError
+from samplr.version import __version__
 
 E = TypeVar("E")
 
@@ -40,6 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not words or words[0] in ("-h", "--help"):
         print(USAGE)
         return 0
+    if words[0] == "--version":
+        print(f"samplr {__version__}")
+        return 0
     try:
         if words[0] not in COMMANDS:
             raise UnknownNameError("command", words[0], COMMANDS)
@@ -48,12 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"samplr: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        how = (
-            "the same command goes on from here"
-            if words[0] == "reproduce"
-            else "a run folder can be continued with --resume"
-        )
-        print(f"samplr: stopped; {how}", file=sys.stderr)
+        how = {"reproduce": "; the same command goes on from here", "train": "; --resume goes on from here"}
+        print(f"samplr: stopped{how.get(words[0], '')}", file=sys.stderr)
         return 130
     return 0
 
@@ -134,10 +134,24 @@ def train(words: list[str]) -> None:
     # The options depend on the environment's own settings, so the type to parse is known only now.
     generic: Any = Train
     command = generic[Config[type(defaults.env)]]  # type: ignore[misc]
+    out = _value_of("--out", words)
+    if "--resume" in words and out is not None and _value_of("--config", words) is None:
+        defaults = _as_recorded(defaults, Path(out))
     default = Train(defaults, out=tyro.MISSING)
     options = tyro.cli(command, default=default, args=words[1:], prog=f"samplr train {words[0]}")
     run = train_runs(options.settings, options.out, resume=options.resume, progress=not options.json)
     _show(run.summary if options.json else _summary_table(run.summary))
+
+
+def _as_recorded(defaults: Any, out: Path) -> Any:
+    """The defaults for a run that goes on: what it may change is as its folder says, unless options say otherwise."""
+    from samplr.run import MAY_CHANGE
+    from samplr.store import read_config
+
+    if not (out / "config.json").is_file():
+        return defaults
+    recorded = read_config(out)
+    return dataclasses.replace(defaults, **{name: recorded[name] for name in MAY_CHANGE if name in recorded})
 
 
 def _train_defaults(env: str, method: str | None, file: str | None) -> Any:
@@ -206,6 +220,7 @@ def evaluate(words: list[str]) -> None:
 
     if options.episodes < 1:
         raise SamplrError(f"--episodes must be at least 1, not {options.episodes}")
+    _refuse_large_seed(options.seed)
     run = load(options.run)
     name, suite = _chosen_suite(run.env, options.suite, options.levels, options.circuit)
     settings: dict[str, Any] = {
@@ -226,6 +241,11 @@ def evaluate(words: list[str]) -> None:
         table = transfer_table(title, options.backend, results)
     as_json = {condition: outcome.to_json() for condition, outcome in results.items()}
     _show(as_json if options.json else table)
+
+
+def _refuse_large_seed(seed: int) -> None:
+    if not -(2**31) <= seed < 2**31:
+        raise SamplrError(f"--seed must have at most 32 bits, and is {seed}")
 
 
 def _chosen_suite(env: Any, suite: str | None, levels: Path | None, circuit: Path | None) -> tuple[str, Any]:
@@ -284,6 +304,7 @@ def make_film(words: list[str]) -> None:
     from samplr.film import film
     from samplr.run import load
 
+    _refuse_large_seed(options.seed)
     run = load(options.run)
     _, suite = _chosen_suite(run.env, options.suite, options.levels, options.circuit)
     condition = options.condition or next(iter(suite))

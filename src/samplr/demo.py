@@ -1,7 +1,7 @@
 """`samplr demo`: icy road under every method, judged by the exact solution.
 
 All methods have the same student and the same number of gradient updates. What is printed is a function of the saved
-policies alone: `measure` recomputes it.
+histories alone: `measure` recomputes it.
 """
 
 import dataclasses
@@ -23,14 +23,14 @@ from samplr.envs.icy_road import IcyRoad, solution
 from samplr.envs.icy_road.world import EVALUATED_RATES
 from samplr.errors import RunFolderError
 from samplr.run import train
+from samplr.store.files import explained
 
 LIKELY = 1e-4
 """Histories with P̄(τ) above this are counted as likely to be met."""
 
-POLICIES = "policies.npz"
+HISTORIES = "histories.npz"
 RESULTS = "results.json"
 FIGURE = "icy_road.png"
-OWN_FILES = {POLICIES, RESULTS, FIGURE}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +49,10 @@ VARIANTS = {
     "samplr": Variant("samplr", 1, "SAMPLR"),
     "samplr_exact": Variant("samplr", "exact", "SAMPLR M=∞"),
 }
+
+
+OWN_FILES = {HISTORIES, RESULTS, FIGURE} | {f"{name}.npz" for name in VARIANTS}
+"""The last are the students themselves, as `samplr eval` and `samplr film` take them."""
 
 
 class Students(eqx.Module):
@@ -71,10 +75,12 @@ def demo_config(name: str, seeds: int, gradient_updates: int) -> Config:
     )
 
 
-def train_variant(name: str, *, seeds: int, gradient_updates: int, progress: bool) -> Students:
-    """Train one variant and ask its students for everything they would do."""
+def train_variant(name: str, *, seeds: int, gradient_updates: int, progress: bool, out: Path | None = None) -> Students:
+    """Train one variant, keep its students in a folder, and ask them for everything they would do."""
     config = demo_config(name, seeds, gradient_updates)
     run = train(config, progress=progress)
+    if out is not None:
+        run.save_policies(out / f"{name}.npz")
     tabulate = jit(jax.vmap(lambda network: solution.tabulate(config.env, network)), runs_once=True)
     return Students(tabulate(run.networks), jnp.asarray(run.summary["whole_run"]["shift/ice/real_mean"]))
 
@@ -122,18 +128,18 @@ def _compare(results: dict[str, dict[str, Any]]) -> None:
         results["samplr_exact"]["p_worst_regret_below_samplr"] = p
 
 
-def save_policies(path: Path, students: Mapping[str, Students]) -> None:
+def save_histories(path: Path, students: Mapping[str, Students]) -> None:
     """Write what every student does: arrays `method/fast`, `method/value` (seed × history), `method/ice_trained`."""
-    arrays = {}
+    arrays: dict[str, Any] = {}
     for name, of_method in students.items():
         arrays[f"{name}/fast"] = np.asarray(of_method.table.fast)
         arrays[f"{name}/value"] = np.asarray(of_method.table.value)
         arrays[f"{name}/ice_trained"] = np.asarray(of_method.ice_trained)
-    np.savez_compressed(path, allow_pickle=False, **arrays)
+    np.savez_compressed(path, **arrays)
 
 
-def load_policies(path: Path) -> dict[str, Students]:
-    """Read what `save_policies` wrote."""
+def load_histories(path: Path) -> dict[str, Students]:
+    """Read what `save_histories` wrote."""
     with np.load(path, allow_pickle=False) as arrays:
         loaded = {name: jnp.asarray(arrays[name]) for name in arrays.files}
     return {
@@ -146,7 +152,7 @@ def load_policies(path: Path) -> dict[str, Students]:
 
 
 def run_demo(out: Path, *, seeds: int, gradient_updates: int, progress: bool) -> dict[str, dict[str, Any]]:
-    """Train all variants, and write the policies, the results and the figure to a folder.
+    """Train all variants, and write the students, what they do, the results and the figure to a folder.
 
     **Returns:** the results, as written to `results.json`.
     """
@@ -159,13 +165,14 @@ def run_demo(out: Path, *, seeds: int, gradient_updates: int, progress: bool) ->
     except OSError as error:
         raise RunFolderError(f"cannot make the folder '{out}': {error.strerror}") from error
     students = {
-        name: train_variant(name, seeds=seeds, gradient_updates=gradient_updates, progress=progress)
+        name: train_variant(name, seeds=seeds, gradient_updates=gradient_updates, progress=progress, out=out)
         for name in VARIANTS
     }
     results = measure(students)
-    save_policies(out / POLICIES, students)
-    (out / RESULTS).write_text(json.dumps(results, indent=1) + "\n")
     titles = {name: variant.title for name, variant in VARIANTS.items()}
     figure = report.icy_road_figure({name: s.table.fast for name, s in students.items()}, results, titles)
-    figure.savefig(out / FIGURE, dpi=160)
+    with explained("write to", out):
+        save_histories(out / HISTORIES, students)
+        (out / RESULTS).write_text(json.dumps(results, indent=1) + "\n")
+        figure.savefig(out / FIGURE, dpi=160)
     return results

@@ -34,9 +34,11 @@ def named_leaves(tree: PyTree) -> dict[str, Array]:
 
 
 def with_named_leaves(template: PyTree, leaves: Mapping[str, np.ndarray]) -> PyTree | None:
-    """A tree like the template with these leaves instead; None where names or shapes are not the template's."""
+    """A tree like the template with these leaves instead; None where names, shapes or kinds are not its."""
     wanted = named_leaves(template)
     if {name: leaf.shape for name, leaf in wanted.items()} != {name: leaf.shape for name, leaf in leaves.items()}:
+        return None
+    if any(leaf.dtype.kind not in "biuf" for leaf in leaves.values()):
         return None
     in_order = [jnp.asarray(leaves[name], leaf.dtype) for name, leaf in wanted.items()]
     return jax.tree.unflatten(jax.tree.structure(template), in_order)

@@ -117,6 +117,19 @@ class TestFrequencyEstimate:
         posterior = estimate.applied(env.posterior)
         assert np.exp(posterior.log_posterior(None)) == pytest.approx([4 / 6, 2 / 6])
 
+    def test_adds_up(self):
+        env = FruitChoice()
+        estimate, everything = env.posterior.estimate(None), jnp.ones(2, bool)
+        for apples in ([True, True], [True, False]):
+            estimate = estimate.observe(RightFruit(jnp.array(apples)), everything)
+        assert estimate.counts.tolist() == [3, 1]
+        assert estimate.metrics() == {"prior/levels": 4}
+
+    def test_a_candidate_is_the_whole_of_it(self):
+        candidates = BernoulliField(jnp.array([0.1, 0.9, 0.9]), jnp.array([[False], [False], [True]]))
+        estimate = FrequencyEstimate.empty(candidates).observe(candidates, jnp.ones(3, bool))
+        assert estimate.counts.tolist() == [1, 1, 1]
+
     def test_nothing_seen_is_uniform(self):
         env = FruitChoice(q=0.9)
         posterior = env.posterior.estimate(None).applied(env.posterior)

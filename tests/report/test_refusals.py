@@ -67,8 +67,22 @@ def test_a_run_without_a_checkpoint(run, tmp_path) -> None:
     assert "holds no checkpoint yet" in refused(run, "--out", tmp_path / "r.html")
 
 
-def test_a_damaged_summary(run, tmp_path) -> None:
-    (run / "summary.json").write_text("{")
+def test_beside_others_it_is_left_out(run, tmp_path) -> None:
+    begun = shutil.copytree(run, tmp_path / "runs" / "begun")
+    shutil.copytree(run, tmp_path / "runs" / "done")
+    shutil.rmtree(begun / "checkpoints")
+    said = command("report", tmp_path / "runs", "--out", tmp_path / "r.html")
+    assert said.status == 0
+    assert f"samplr: warning: left out: '{begun}' holds no checkpoint yet" in said.err
+    assert (tmp_path / "r.html").exists()
+    assert "holds no checkpoint yet" in refused(tmp_path / "runs", begun, "--out", tmp_path / "other.html")
+    shutil.rmtree(tmp_path / "runs" / "done" / "checkpoints")
+    assert "none of these runs can be shown yet" in command("report", tmp_path / "runs", "--out", tmp_path / "x").err
+
+
+@pytest.mark.parametrize("text", ["{", "[1]"])
+def test_a_damaged_summary(run, tmp_path, text) -> None:
+    (run / "summary.json").write_text(text)
     assert "summary.json' is not as samplr wrote it" in refused(run, "--out", tmp_path / "r.html")
 
 

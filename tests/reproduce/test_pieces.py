@@ -2,24 +2,28 @@
 
 import dataclasses
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
 
 from reproduce.small import SMALL, STEPS, files
+from samplr.config import Config
 from samplr.errors import RunFolderError, SamplrError, UnknownNameError
 from samplr.evaluation import evaluate, suite_named
 from samplr.reproduce import command, parse_settings, pieces, reproduce
 from samplr.reproduce.command import _by_experience, _duration
-from samplr.reproduce.folder import Batch, StudyFolder
+from samplr.reproduce.folder import TRAINING, Batch, StudyFolder
 from samplr.reproduce.pieces import ExamPiece, TrainingPiece, fewest_gradient_updates
 from samplr.reproduce.records import read_csv, read_json, write_json
 from samplr.reproduce.students import load_students, saved_updates
+from samplr.reproduce.studies import Examiner
 from samplr.run import load
 from samplr.statistics import cvar
+from samplr.training import TrainState
 from tiny import UPDATES, sharing_programs
 
 BOTH = ("dr", "samplr")
@@ -199,6 +203,31 @@ def test_the_report_needs_the_numbers_alone(study: Path) -> None:
     assert (study / "figures" / "empty.png").exists()
 
 
+@pytest.mark.parametrize(
+    "damage", [lambda text: text[: len(text) // 2], lambda text: text.replace("1", "2"), lambda _: ""]
+)
+def test_numbers_that_are_not_all_there_are_refused(study: Path, damage: Callable[[str], str]) -> None:
+    file = study / "data" / "dr" / "seeds-0-1" / "fixed_rates.csv"
+    file.write_text(damage(file.read_text()))
+    with pytest.raises(RunFolderError, match=rf"'{file}' is not as samplr wrote it: restore it, or delete it"):
+        reproduce(SMALL, study, only="report", progress=False)
+
+
+def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(RunFolderError, match=r"cannot write to the run folder '.*out': Permission denied"):
+        reproduce(SMALL, tmp_path / "out", progress=False)
+
+
+@pytest.mark.parametrize("name", ["env", "method"])
+def test_a_study_keeps_its_world_and_its_methods(tmp_path: Path, name: str) -> None:
+    with pytest.raises(SamplrError, match=f"--set {name}: a study has its own"):
+        reproduce(SMALL, tmp_path / "out", settings={name: "plr"}, progress=False)
+
+
 def test_a_damaged_student_is_named(study: Path) -> None:
     student = max((study / "runs" / "dr" / "seeds-0-1" / "students").glob("*/seed-1.npz"))
     student.write_bytes(student.read_bytes()[:100])
@@ -312,3 +341,96 @@ class TestHowLong:
     )
     def test_in_words(self, seconds: float | None, words: str) -> None:
         assert _duration(seconds) == words
+
+
+class Marks:
+    """An exam that everybody passes with the number of their place."""
+
+    name, at = "marks", "last"
+
+    def parts(self, config: Config) -> int:
+        return 3
+
+    def prepare(self, config: Config, run: Path) -> Examiner:
+        return lambda students, tick: [{"seed": place, "mark": float(10 + place)} for place in range(2)]
+
+
+class TestAnExam:
+    BATCH = Batch("dr", range(4, 6))
+
+    @pytest.fixture
+    def piece(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ExamPiece:
+        """Of students with seeds 4 and 5, who were trained for 24 updates and kept at two of them."""
+        folder = StudyFolder.open(tmp_path, SMALL, None)
+        times = [{"update": u, "steps": u * 96, "gradient_updates": u} for u in (15, UPDATES)]
+        folder.write(self.BATCH, TRAINING, [{"seed": s, **at} for at in times for s in self.BATCH.seeds], {})
+        monkeypatch.setattr(pieces, "load_students", lambda run, update, config: update)
+        monkeypatch.setattr(pieces, "saved_updates", lambda run, seeds: [15, UPDATES])
+        return ExamPiece(folder, SMALL.variants["dr"], self.BATCH, Marks())
+
+    def test_is_written_down_by_seed_and_taken_by_the_last(self, piece: ExamPiece) -> None:
+        piece.do(progress=False)
+        rows = piece.folder.read(self.BATCH, "marks")
+        assert [(row["seed"], row["update"], row["mark"]) for row in rows] == [(4, UPDATES, 10), (5, UPDATES, 11)]
+
+    def test_is_refused_where_only_earlier_students_were_kept(
+        self, piece: ExamPiece, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(pieces, "saved_updates", lambda run, seeds: [15])
+        with pytest.raises(RunFolderError, match="does not hold the students of dr"):
+            piece.do(progress=False)
+
+    @pytest.mark.parametrize(("method", "times"), [("dr", 2), ("samplr", 1)])
+    def test_at_both_ends_is_twice_the_work_but_for_the_slowest_learner(
+        self, piece: ExamPiece, method: str, times: int
+    ) -> None:
+        exam = SMALL.exams[1]
+        assert exam.at == "ends"
+        asked = dataclasses.replace(piece, variant=SMALL.variants[method], exam=exam)
+        assert asked.work == exam.parts(asked.config) * 2 * times
+
+
+def test_the_share_done_is_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = StudyFolder.open(tmp_path, SMALL, None)
+    piece = TrainingPiece(folder, SMALL.variants["dr"], Batch("dr", range(2)))
+    assert piece.share_done == 0
+    folder.run(piece.batch).mkdir(parents=True)
+    (folder.run(piece.batch) / "config.json").touch()
+    monkeypatch.setattr(pieces, "read_metrics", lambda run: [{"update": 6, "steps": STEPS // 4}])
+    assert piece.share_done == 0.25
+
+
+@pytest.mark.parametrize(("first", "saved"), [(0, ["dr"]), (2, [])])
+def test_only_the_first_batch_leaves_a_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int, saved: list[str]
+) -> None:
+    found: list[str] = []
+    line = {"update": UPDATES, "steps": STEPS, "gradient_updates": UPDATES, "seconds": 1.0}
+    run = SimpleNamespace(metrics=[line], save_policies=lambda path, students: found.append(path.stem))
+    monkeypatch.setattr(pieces, "train", lambda *_, **__: run)
+    folder = StudyFolder.open(tmp_path, SMALL, None)
+    TrainingPiece(folder, SMALL.variants["dr"], Batch("dr", range(first, first + 2))).do(progress=False)
+    assert found == saved
+
+
+def test_timing_tells_compiling_from_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A program that takes 10 s to compile and 2 s for an update of 96 steps of 4 runs.
+    now = [0.0]
+
+    class Program:
+        steps_per_update, config = 96, SimpleNamespace(seeds=4)
+
+        def init(self) -> TrainState:
+            return TrainState(None, 0)
+
+        def total_updates(self) -> int:
+            return 24
+
+        def advance(self, state: TrainState, updates: int) -> tuple[TrainState, None]:
+            now[0] += 2.0 * updates + (10.0 if state.update == 0 else 0.0)
+            return state, None
+
+    monkeypatch.setattr(pieces.time, "monotonic", lambda: now[0])
+    timing = pieces.time_training(Program())
+    assert timing.compile == pytest.approx(10)
+    assert timing.per_step == pytest.approx(2 / (96 * 4))

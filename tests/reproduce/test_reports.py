@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from reproduce.synthetic import DRIVERS, ICE, SEEDS, fill
 from samplr.reproduce import CONTROLLED, FRUIT, STUDIES, TABLE1, THEORY, controlled, figures, reproduce, table1
-from samplr.reproduce.comparisons import Claim, cell, cell_of_orders, claims_tables, estimate, outcome_of
+from samplr.reproduce.comparisons import Claim, cell, cell_of_orders, claims_tables, estimate, in_percent, outcome_of
 from samplr.reproduce.folder import Batch, StudyFolder
 from samplr.reproduce.studies import Data, Report, Study
 from samplr.statistics import welch
@@ -77,6 +77,17 @@ class TestClaims:
             ("below: return", 2),
             ("below: worst return", 1),
         ]
+
+    @pytest.mark.parametrize(("alternative", "sign", "holds"), [("less", "<", "yes"), ("greater", ">", "NO")])
+    def test_a_row_says_what_was_tested_and_whether_it_holds(self, alternative: str, sign: str, holds: str) -> None:
+        found = outcome_of(Claim("so", "return", "a", "b", alternative), self.A, self.B, "steps")
+        (table,) = claims_tables([{**found, "setting": ""}], 1)
+        shown = [next(iter(column.cells)) for column in table.columns]
+        assert (shown[0], shown[1], shown[-1]) == (f"a {sign} b", "steps", holds)
+
+    def test_a_share_in_percent(self) -> None:
+        assert cell(in_percent(estimate({0: 0.25, 1: 0.75})), 1) == "50.0±25.0"
+        assert cell(in_percent(estimate({})), 1) == "–"
 
     def test_differences_have_as_many_digits_as_the_test_can_tell_apart(self) -> None:
         row = {**outcome_of(Claim("below", "ice", "a", "b", "less"), self.A, self.B, "steps"), "setting": ""}

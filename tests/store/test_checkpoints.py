@@ -140,6 +140,16 @@ def test_a_run_resumed_before_a_damaged_checkpoint_leaves_it_behind(run: Path) -
     assert_same(read_checkpoint(run).arrays, state(15))
 
 
+def test_a_damaged_checkpoint_that_was_set_aside_does_not_come_back(run: Path) -> None:
+    truncate(run / "checkpoints" / "000000020" / "index.json")
+    with RunFolder.open(run, CONFIG, resume=True) as folder, pytest.warns(SamplrWarning, match="is damaged"):
+        folder.latest()
+    # The process dies before its next save; the one after it finds the same whole checkpoint, and nothing to warn of.
+    with RunFolder.open(run, CONFIG, resume=True) as folder:
+        assert_same(folder.latest().arrays, state(10))
+    assert "000000020" not in checkpoint_names(run)
+
+
 def test_a_run_is_not_silently_restarted_when_no_checkpoint_is_whole(run: Path) -> None:
     for name in checkpoint_names(run):
         truncate(run / "checkpoints" / name / "index.json")

@@ -18,7 +18,7 @@ from samplr.envs.api import Environment
 from samplr.envs.icy_road import IcyRoad
 from samplr.errors import SamplrError, UnknownNameError
 from samplr.student.distributions import Categorical
-from samplr.student.networks import LSTM, ActorCritic, MLPEncoder, build_network, orthogonal
+from samplr.student.networks import LSTM, ActorCritic, MLPEncoder, _wide_orthogonal, build_network, orthogonal
 
 from .worlds import AimBandit, CueWorld, LockBandit, Recall
 
@@ -30,7 +30,7 @@ STARTS = jnp.array([True, False, False, True, True, False])
 ACTIONS = jnp.array([1, 0, 1, 1, 0, 1])[:, None]
 
 
-def network_for(env: Environment, encoder: str, hidden: tuple[int, ...], memory: int, **kind: bool) -> ActorCritic:
+def network_for(env: Environment, encoder: str, hidden: tuple[int, ...], memory: int, **kind: int) -> ActorCritic:
     def build(key: jax.Array) -> ActorCritic:
         return build_network(env, encoder, hidden, memory, **kind, key=key)
 
@@ -184,6 +184,36 @@ def test_orthogonal_layers_have_the_numbers_of_jax_itself(shape: tuple[int, int]
     key = jax.random.key(3)
     layer = jit(lambda key: orthogonal(inputs, outputs, gain=2.0, key=key), runs_once=True)(key)
     np.testing.assert_allclose(layer.weight, jax.nn.initializers.orthogonal(2.0)(key, shape), atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(32, 32), (32, 20), (20, 32)])
+def test_layers_before_the_heads_are_orthogonal_also_where_they_are_square(shape: tuple[int, int]) -> None:
+    # A square Gaussian matrix has singular values near 0, which take the most steps to 1.
+    inputs, outputs = shape
+    layer = jit(lambda key: _wide_orthogonal(inputs, outputs, gain=2.0, key=key), runs_once=True)(jax.random.key(0))
+    singular = np.linalg.svd(np.asarray(layer.weight), compute_uv=False)
+    np.testing.assert_allclose(singular, 2.0, rtol=1e-4)
+
+
+def test_a_fresh_critic_is_linear_of_gain_one(memoryless: ActorCritic) -> None:
+    assert jnp.linalg.norm(memoryless.critic.weight) == pytest.approx(1.0, rel=1e-4)
+
+
+def test_heads_have_a_rectified_layer_each() -> None:
+    network = network_for(ROAD, "mlp", (4,), 0, head=3)
+    seen = observations(0)[0]
+    features = network.encoder(seen)
+    acting, judging = (np.maximum(layer(features), 0) for layer in (network.actor_hidden, network.critic_hidden))
+    policy, value, _ = network(seen, None)
+    np.testing.assert_allclose(policy.logits[0], network.actor(acting), atol=1e-6)
+    np.testing.assert_allclose(value, network.critic(judging)[0], atol=1e-6)
+    # Something was rectified.
+    assert min(np.min(network.actor_hidden(features)), np.min(network.critic_hidden(features))) < 0
+
+
+def test_the_layers_of_an_mlp_are_different_draws() -> None:
+    first, second = MLPEncoder(4, (4, 4), key=jax.random.key(0)).layers
+    assert np.abs(first.weight - second.weight).max() > 0.1
 
 
 @pytest.mark.parametrize("name", ["icy_road", "black_ice", "fruit_choice"])

@@ -231,6 +231,23 @@ def test_gradients_are_scaled_down_to_the_maximal_norm_and_smaller_ones_left_alo
     assert length(norm * 1.1)[0] == pytest.approx(norm, rel=1e-3)
 
 
+def test_every_epoch_has_a_shuffle_of_its_own(network: ActorCritic, monkeypatch: pytest.MonkeyPatch) -> None:
+    shuffle, orders = jax.random.permutation, []
+
+    def noted(key: jax.Array, size: int) -> jax.Array:
+        order = shuffle(key, size)
+        jax.debug.callback(lambda order: orders.append(tuple(order.tolist())), order)
+        return order
+
+    monkeypatch.setattr(jax.random, "permutation", noted)
+    ppo = ppo_of(epochs=4)
+    update = jit(lambda key: ppo.update(network, ppo.init(network), rollout_on(network), jnp.ones((4, 1)), key=key)[2])
+    jax.block_until_ready(update(jax.random.key(0)))
+    jax.effects_barrier()
+    assert len(orders) == 4
+    assert len(set(orders)) > 1
+
+
 def test_a_positive_entropy_coefficient_makes_the_policy_more_random(network: ActorCritic) -> None:
     def entropy(student: ActorCritic) -> float:
         return float(student(jnp.ones(1), None)[0].entropy())

@@ -223,6 +223,11 @@ def as_64_bits(pairs: jax.Array) -> np.ndarray:
 DTYPES = [bool, jnp.int8, jnp.uint8, jnp.int16, jnp.int32, jnp.uint32, jnp.float16, jnp.bfloat16, jnp.float32]
 
 
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.float32])
+def test_fractions_have_prints_of_their_own(dtype: type) -> None:
+    assert jnp.any(fingerprint(jnp.array([0.25], dtype)) != fingerprint(jnp.array([0.75], dtype)))
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_levels_of_any_dtype_equal_levels_have_equal_prints_and_others_do_not(dtype: type) -> None:
     level = jnp.array([0, 1, 1, 0], dtype)

@@ -5,6 +5,7 @@ import itertools
 import math
 from collections import Counter
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -185,6 +186,48 @@ def test_replay_follows_the_weights(six_roads: LevelBuffer) -> None:
     bits = one_worker(keys).aleatoric.bits[:, 0]
     counts = np.asarray(bits).sum(axis=0)
     assert stats.chisquare(counts, 10_000 * np.arange(1, 7) / 21).pvalue > 1e-3
+
+
+def test_replay_follows_staleness_too(six_roads: LevelBuffer) -> None:
+    # With ρ = 1 scores do not matter: the age of road i is i + 1.
+    aged = eqx.tree_at(lambda b: (b.timestamp, b.clock), six_roads, (10 - jnp.arange(8), jnp.int32(11)))
+    order = [row.index(True) for row in rows(aged.levels.aleatoric.bits)[:6]]
+    plr = teacher(staleness=1.0)
+    keys = jax.random.split(jax.random.key(0), 10_000)
+    one_worker = jit(jax.vmap(lambda key: plr.propose(plr.phases[REPLAY], aged, ROAD, 1, key=key)), runs_once=True)
+    counts = np.asarray(one_worker(keys).aleatoric.bits[:, 0]).sum(axis=0)[order]
+    assert stats.chisquare(counts, 10_000 * np.arange(1, 7) / 21).pvalue > 1e-3
+
+
+def test_what_is_stale_is_not_a_victim() -> None:
+    # With ρ = 1 the level that was scored last has the least weight; with ρ = 0 that of the least score has.
+    bits = jnp.eye(6, dtype=bool)
+
+    def outcome(first: int, scores: list[float]) -> Outcome:
+        n = len(scores)
+        levels = Level(None, BernoulliField(jnp.zeros(n), bits[first : first + n]), jnp.zeros(n, jnp.int32))
+        return Outcome(levels, jnp.array([scores]), jnp.zeros((1, n)), jnp.zeros(n), jnp.ones(()), None)
+
+    left = {}
+    for staleness in (0.0, 1.0):
+        plr = teacher(capacity=2, staleness=staleness)
+        buffer = observe(plr, plr.init(ROAD), outcome(0, [1.0]))
+        buffer = observe(plr, buffer, outcome(1, [2.0]))
+        buffer = observe(plr, buffer, outcome(2, [3.0]))
+        left[staleness] = sorted(row.index(True) for row in rows(buffer.levels.aleatoric.bits))
+    assert left == {0.0: [1, 2], 1.0: [0, 2]}
+
+
+def test_metrics_are_of_the_levels_that_are_there(six_roads: LevelBuffer) -> None:
+    found = teacher().metrics(six_roads)
+    assert found["buffer/filled"] == pytest.approx(6 / 8)
+    assert found["buffer/score"] == pytest.approx(3.5)
+
+
+def test_domain_randomisation_proposes_other_levels_every_time() -> None:
+    one, again, other = (propose(DomainRandomisation(), NEW, None, workers=8, seed=seed) for seed in (0, 0, 1))
+    assert bits_of(one) == bits_of(again)
+    assert not np.array_equal(one.aleatoric.rate, other.aleatoric.rate)
 
 
 def test_a_replayed_level_finds_itself_in_the_buffer(six_roads: LevelBuffer) -> None:

@@ -104,8 +104,13 @@ class Pair:
 
     def __init__(self, env: GymnasiumEnvironment, *, twin: bool) -> None:
         self._facts = facts_of(env)
-        self._real = env.simulator()
-        self._twin = env.simulator() if twin else None
+        try:
+            self._real = env.simulator()
+            self._twin = env.simulator() if twin else None
+        except SamplrError:
+            raise
+        except Exception as error:
+            raise SamplrError(f"{self._facts.name} cannot make a simulator: {in_one_line(error)}") from error
         self._last: TimeStep | None = None
 
     def begin(self, start: Start) -> Begun:

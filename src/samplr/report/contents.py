@@ -1,5 +1,6 @@
 """What a page will show, gathered: reading runs, drawing levels and filming students, within a budget of bytes."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 from rich.progress import Progress, TaskID
 
 from samplr.envs.api import Level
-from samplr.errors import RunFolderError
+from samplr.errors import RunFolderError, SamplrWarning
 from samplr.progress import progress_bar
 from samplr.report.gallery import Curriculum, Painter, Shown, curriculum, draws, one, show_draws
 from samplr.report.media import ShortFilm, short_film
@@ -75,8 +76,15 @@ def gather(paths: Sequence[Path], *, progress: bool) -> Contents:
         task = bar.add_task("reading", total=2 * len(folders), note="")
         batches = []
         for folder in folders:
-            batches.append(read_batch(folder))
+            try:
+                batches.append(read_batch(folder))
+            except RunFolderError as error:
+                if folder in paths or len(folders) == 1:
+                    raise
+                warnings.warn(f"left out: {error}", SamplrWarning, stacklevel=2)
             bar.advance(task)
+        if not batches and not studies:
+            raise RunFolderError("none of these runs can be shown yet: train on")
         worlds = [_world(world, room, bar, task) for world in sort_by_world(batches)]
         findings = [read_findings(study, room.fits) for study in studies]
         bar.update(task, completed=2 * len(folders))

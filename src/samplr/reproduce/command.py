@@ -15,7 +15,7 @@ from samplr.reproduce.folder import TRAINING, StudyFolder
 from samplr.reproduce.pieces import ExamPiece, Piece, TrainingPiece, device, program_of, time_training
 from samplr.reproduce.records import write_json
 from samplr.reproduce.studies import Report, Study, Variant, with_settings
-from samplr.store.files import replacing
+from samplr.store.files import explained, replacing
 from samplr.store.metrics import as_json
 from samplr.training import Training
 
@@ -57,10 +57,11 @@ def reproduce(
     folder = StudyFolder.open(Path(out), study, steps)
     chosen = with_settings({name: study.variants[name] for name in methods or study.variants}, settings or {})
     wanted = range(first_seed, first_seed + (seeds or study.seeds))
-    if only != "report":
-        folder.register(chosen)
-        _work(folder, _missing(folder, chosen, wanted, only), progress=progress)
-    report = _report(folder)
+    with explained("write to", folder.root):
+        if only != "report":
+            folder.register(chosen)
+            _work(folder, _missing(folder, chosen, wanted, only), progress=progress)
+        report = _report(folder)
     if progress:
         Console(stderr=True).print(f"Written: {folder.root}/results.json and {len(report.figures)} figures")
     return report

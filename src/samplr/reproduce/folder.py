@@ -12,6 +12,7 @@ All but `runs` is small. Whoever has `data` alone can rebuild the report, and ad
 """
 
 import dataclasses
+import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -19,8 +20,9 @@ from typing import Any
 
 from samplr.config import Config, from_json, to_json
 from samplr.errors import RunFolderError
-from samplr.reproduce.records import Row, read_csv, read_json, write_csv, write_json
+from samplr.reproduce.records import Row, as_csv, read_csv, read_json, write_json
 from samplr.reproduce.studies import OWN_SETTINGS, Data, Study, Variant
+from samplr.store.files import write_atomically
 from samplr.store.record import first_difference
 
 TRAINING = "training"
@@ -116,13 +118,17 @@ class StudyFolder:
         return self._file(batch, name, "csv").exists()
 
     def write(self, batch: Batch, name: str, rows: Sequence[Row], about: Mapping[str, Any]) -> None:
-        """Keep the numbers of a piece of work that is done."""
-        write_json(self._file(batch, name, "json"), about)
-        write_csv(self._file(batch, name, "csv"), rows)
+        """Keep the numbers of a piece of work that is done; the table comes last, whole."""
+        text = as_csv(rows)
+        write_json(self._file(batch, name, "json"), {**about, "sha256": digest(text)})
+        write_atomically(self._file(batch, name, "csv"), text)
 
     def read(self, batch: Batch, name: str) -> list[dict[str, Any]]:
-        """The numbers of a piece of work."""
-        return read_csv(self._file(batch, name, "csv"))
+        """The numbers of a piece of work: all of them, or none."""
+        file = self._file(batch, name, "csv")
+        if digest(file.read_text(encoding="utf-8")) != read_json(self._file(batch, name, "json")).get("sha256"):
+            raise RunFolderError(f"'{file}' is not as samplr wrote it: restore it, or delete it to have it made again")
+        return read_csv(file)
 
     def _file(self, batch: Batch, name: str, kind: str) -> Path:
         return self.root / "data" / batch.variant / batch.name / f"{name}.{kind}"
@@ -174,6 +180,11 @@ class StudyFolder:
                 for row in self.read(batch, name)
             ]
         return Data({name: variants[name] for name in in_order}, rows)
+
+
+def digest(text: str) -> str:
+    """The SHA-256 of a table, however its lines end."""
+    return hashlib.sha256(text.replace("\r\n", "\n").encode()).hexdigest()
 
 
 def _place(order: list[str], name: str, variant: Variant) -> tuple[int, str]:

@@ -17,18 +17,17 @@ Row = Mapping[str, Any]
 """Named values of one run at one time: words, numbers, or None for what is unknown."""
 
 
-def write_csv(path: Path, rows: Sequence[Row]) -> None:
-    """Write rows under the names of the first; the file appears when it is whole."""
+def as_csv(rows: Sequence[Row]) -> str:
+    """Rows as a table, under the names of the first."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows({name: _word(value) for name, value in row.items()} for row in rows)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    files.write_atomically(path, text.getvalue())
+    return text.getvalue()
 
 
 def read_csv(path: Path) -> list[dict[str, Any]]:
-    """Read what `write_csv` wrote."""
+    """Read a table that `as_csv` made."""
     with path.open(newline="", encoding="utf-8") as stream:
         return [{name: _value(word) for name, word in row.items()} for row in csv.DictReader(stream)]
 

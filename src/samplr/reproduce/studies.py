@@ -106,6 +106,8 @@ class Study:
         own = set(changes) & set(OWN_SETTINGS)
         if own:
             raise SamplrError(f"--set {min(own)}: the study sets this itself; use --seeds, --first-seed or --steps")
+        for name in {"env", "method"} & set(changes):
+            raise SamplrError(f"--set {name}: a study has its own; name a field, as env.alpha=2 or teacher=plr")
         config = default_config(self.env, variant.method, **changes, steps=steps)
         every = -(-config.updates // (self.snapshots * LINES_PER_SNAPSHOT))
         return default_config(

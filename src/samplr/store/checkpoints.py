@@ -43,6 +43,11 @@ class Checkpoint:
 # Before the first save.
 
 
+def has_folder(path: Path) -> bool:
+    """Whether a run folder was made ready, even if no checkpoint was written yet."""
+    return (path / _CHECKPOINTS).is_dir()
+
+
 def prepare(path: Path) -> None:
     """Make a run folder ready for checkpoints, whatever a process that was killed during a save has left."""
     (path / _CHECKPOINTS).mkdir(exist_ok=True)

@@ -51,6 +51,8 @@ class RunFolder:
                 # Once more: another process may have started, finished and let go of the lock since.
                 _refuse_unusable(path, resume=resume)
                 resumed = (path / record.CONFIG).exists()
+                if resumed and not checkpoints.has_folder(path) and read_rows(path):
+                    raise RunFolderError(f"the checkpoints of '{path}' are gone: restore them, or choose another --out")
                 record.write_record(path, config, may_change)
                 checkpoints.prepare(path)
             except BaseException:
@@ -166,6 +168,8 @@ def read_summary(path: str | Path) -> dict[str, Any] | None:
     with files.explained("read", path):
         try:
             summary: dict[str, Any] | None = json.loads(file.read_bytes()) if file.exists() else None
+            if not isinstance(summary, dict | None):
+                raise ValueError("no object")
         except ValueError as error:
             raise RunFolderError(f"'{file}' is not as samplr wrote it: restore it, or delete it") from error
     return summary

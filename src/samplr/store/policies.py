@@ -34,6 +34,6 @@ def read_policies(file: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
             with np.load(file, allow_pickle=False) as stored:
                 arrays = {name: stored[name] for name in stored.files}
             config: dict[str, Any] = json.loads(arrays.pop(_CONFIG).tobytes())
-        except (ValueError, KeyError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+        except (ValueError, KeyError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as error:
             raise RunFolderError(f"'{file}' is neither a run folder nor a file of policies") from error
     return config, arrays

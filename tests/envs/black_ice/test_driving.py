@@ -222,6 +222,16 @@ class TestTheEnd:
         expected = inside[left] if rules == TRAINING else -100.0
         assert rewards[left] == pytest.approx(expected)
 
+    def test_the_playfield_ends_on_all_sides(self, round_track, road, frame_by_frame):
+        # The other way round the track: from (−50, 0) along −y.
+        angle = np.pi + 2 * np.pi * np.arange(TILES) / TILES
+        track = track_along(jnp.asarray(RADIUS * np.stack([np.cos(angle), np.sin(angle)], axis=1), jnp.float32))
+        start = begin(track, tile_geometry(track.tiles), TRAINING, "nearest")
+        drives, _ = frame_by_frame(road(playfield=60.0), start, FULL_GAS)
+        out = (np.abs(jax.vmap(hull_origin)(drives.car)) > 60.0).any(axis=1)
+        assert 20 < int(np.argmax(out)) < FRAMES - 1
+        np.testing.assert_array_equal(drives.terminated[out], True)
+
     def test_a_new_tile_in_the_frame_that_leaves_the_playfield_pays_in_training_alone(
         self, road, start, frame_by_frame
     ):

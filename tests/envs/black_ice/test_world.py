@@ -368,9 +368,8 @@ class TestLevels:
         level = one(levels)
         other = Level(level.layout, BernoulliField(jnp.float32(0.9), level.aleatoric.bits))
         icier = Level(level.layout, BernoulliField(level.aleatoric.rate, ~level.aleatoric.bits))
-        same = [
-            jax.tree.map(np.array_equal, ENV.identity(level), ENV.identity(x)) for x in (other, icier, one(levels, 1))
-        ]
+        elsewhere = Level(one(levels, 1).layout, level.aleatoric)
+        same = [jax.tree.map(np.array_equal, ENV.identity(level), ENV.identity(x)) for x in (other, icier, elsewhere)]
         assert [all(jax.tree.leaves(equal)) for equal in same] == [True, False, False]
 
     def test_round_trip_through_a_file(self, levels, as_json):
@@ -426,6 +425,10 @@ class TestSuites:
         assert list(suites["validation"]) == ["Italy", "Singapore", "Germany"]
         rates = ("", " q=0", " q=0.2", " q=0.4", " q=0.6", " q=0.8")
         assert set(suites["f1"]) == {name + rate for name in LIMITS for rate in rates}
+
+    def test_the_prior_is_the_papers(self):
+        # A thousand draws cannot tell Beta(1, 15) from Beta(1, 16).
+        assert (BlackIce().alpha, BlackIce().beta) == (1, 15)
 
     def test_the_ground_truth_is_new_random_tracks_with_one_icy_tile_in_sixteen(self, ground_truth):
         ENV.validate(one(ground_truth))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+import samplr.envs.fruit_choice.world
 from samplr.compiling import jit
 from samplr.config import default_config
 from samplr.envs import make_environment
@@ -129,6 +130,15 @@ def test_kicking_walls_kills(reset):
     assert last.metrics["solved"] == 0
 
 
+def test_dying_at_the_limit_is_dying(reset):
+    state, _ = reset(WORLD, APPLE, key=KEY)
+    weak = eqx.tree_at(lambda state: (state.game.hp, state.steps), state, (jnp.int32(1), jnp.int32(10)))
+    last = play(weak, Action.KICK, Action.N)[-1]
+    assert last.state.steps == ENV.step_limit
+    assert last.terminated
+    assert not last.truncated
+
+
 def test_heroes_differ_and_begin_on_the_stairs(reset):
     observations = [reset(WORLD, APPLE, key=jax.random.key(i))[1] for i in range(8)]
     assert all(o["blstats"][:2].tolist() == [21, 5] for o in observations)
@@ -181,10 +191,12 @@ def test_a_certain_fruit_is_certain(q):
 
 def test_substituting_changes_the_fruit_alone(reset):
     state, observation = reset(WORLD, APPLE, key=KEY)
-    other = ENV.substitute(state, BANANA)
-    assert not other.right.apple_is_right
-    assert eqx.tree_equal(ENV.substitute(other, APPLE), state)
-    assert eqx.tree_equal(ENV.observe(WORLD, other), observation)
+    later = play(state, Action.E)[-1]
+    for now, seen in ((state, observation), (later.state, later.observation)):
+        other = ENV.substitute(now, BANANA)
+        assert not other.right.apple_is_right
+        assert eqx.tree_equal(ENV.substitute(other, APPLE), now)
+        assert eqx.tree_equal(ENV.observe(WORLD, other), seen)
 
 
 @pytest.fixture(scope="module")
@@ -310,3 +322,9 @@ def test_a_picture_shows_more_than_the_agent_sees(reset):
     level = ENV.render_level(WORLD, state)
     assert level.shape == (320, 480, 3)
     assert not np.array_equal(level, ENV.render_level(WORLD, ENV.substitute(state, BANANA)))
+
+
+@pytest.mark.parametrize(("fruit", "place"), [(APPLE, (5, 22)), (BANANA, (6, 21))], ids=["apple", "banana"])
+def test_the_frame_is_around_the_right_fruit(reset, monkeypatch, fruit, place):
+    monkeypatch.setattr(samplr.envs.fruit_choice.world, "level_picture", lambda glyphs, right: right)
+    assert ENV.render_level(WORLD, reset(WORLD, fruit, key=KEY)[0]) == place

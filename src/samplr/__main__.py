@@ -1,0 +1,7 @@
+"""`python -m samplr`."""
+
+import sys
+
+from samplr.cli import main
+
+sys.exit(main())
