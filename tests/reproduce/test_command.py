@@ -29,7 +29,7 @@ def test_it_says_what_it_will_do_does_it_and_reports(tmp_path: Path) -> None:
     assert "Stop at any time" in words
     assert "rows" in said.out
     again = command(*options)
-    assert f"Nothing is missing in {out}" in " ".join(again.err.split())
+    assert f"There is nothing to do in {out}" in " ".join(again.err.split())
     as_json = command(*options, "--json")
     assert as_json.err == ""
     assert as_json.json == {"training": 8, "ground_truth": 2, "fixed_rates": 10}

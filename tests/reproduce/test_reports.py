@@ -223,7 +223,10 @@ class TestTable1:
 
 def test_a_curriculum_that_nobody_looked_at_makes_an_empty_figure(driving: tuple[Data, Report]) -> None:
     data = driving[0]
-    figures.curriculum(Data(data.variants, {})).savefig(io.BytesIO(), dpi=30)
+    figure = figures.curriculum(Data(data.variants, {}))
+    figure.savefig(io.BytesIO(), dpi=30)
+    levels, _ = figure.axes
+    assert len(levels.lines) == 0
 
 
 class TestControlled:

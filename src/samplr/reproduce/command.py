@@ -99,7 +99,7 @@ def _missing(folder: StudyFolder, variants: Mapping[str, Variant], wanted: range
 def _work(folder: StudyFolder, pieces: Sequence[Piece], *, progress: bool) -> None:
     console = Console(stderr=True, quiet=not progress, highlight=False)
     if not pieces:
-        console.print(f"Nothing is missing in {folder.root}.")
+        console.print(f"There is nothing to do in {folder.root}.")
         return
     per_piece, program = _expected_seconds(folder, pieces, console)
     console.print(f"{len(pieces)} pieces are missing in {folder.root}, on {device()}:")

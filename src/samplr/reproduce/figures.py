@@ -220,7 +220,9 @@ def curriculum(data: Data) -> Figure:
     _mark_ground_truth(tiles, data)
     tiles.plot([], [], color=GREY, ls=":", label="as the posterior expects")
     # From none, drawn at one half, to all: a logarithmic axis without curves needs to be told.
-    tiles.set(xscale="log", xlim=(0.45, 500), xlabel="tiles revealed before", ylabel="next tiles with ice")
+    tiles.set(
+        xscale="log", xlim=(0.45, 500), xlabel="tiles revealed before (leftmost: none)", ylabel="next tiles with ice"
+    )
     _plain_numbers(tiles.xaxis)
     for axis in (levels, tiles):
         axis.spines[["top", "right"]].set_visible(False)
