@@ -13,6 +13,7 @@ from samplr.errors import RunFolderError
 from samplr.report.contents import Contents, Room
 from samplr.report.page import page
 from samplr.report.studies import find_studies, read_findings
+from samplr.reproduce.folder import Batch, StudyFolder
 
 from .html import Page
 
@@ -29,12 +30,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     study = SimpleNamespace(name="tiny", report=report, variants={"dr": None}, exams=(), steps=1)
     monkeypatch.setitem(reproduce.STUDIES, "tiny", study)
     root = tmp_path / "results" / "tiny"
-    rows = root / "data" / "dr" / "seeds-0-0"
-    rows.mkdir(parents=True)
+    (root / "data" / "dr").mkdir(parents=True)
     (root / "study.json").write_text('{"study": "tiny", "steps": 1}')
     variant = {"method": "dr", "title": "DR", "changes": {}, "base": ""}
     (root / "data" / "dr" / "variant.json").write_text(json.dumps(variant))
-    (rows / "training.csv").write_text("seed,update\n0,1\n")
+    StudyFolder(root, study, 1).write(Batch("dr", range(1)), "training", [{"seed": 0, "update": 1}], {})
     (root / "figures").mkdir()
     (root / "figures" / "returns_by_rate.png").write_bytes(b"\x89PNG")
     return root
