@@ -363,7 +363,7 @@ def _diverged(config: Config, networks: ActorCritic) -> list[str]:
 def _finite(networks: ActorCritic) -> Bool[Array, " runs"]:
     """Whether all parameters of each student are finite."""
     leaves = [leaf for leaf in jax.tree.leaves(networks) if jnp.issubdtype(leaf.dtype, jnp.floating)]
-    return jnp.stack([jnp.all(jnp.isfinite(leaf), axis=range(1, leaf.ndim)) for leaf in leaves]).all(0)
+    return jnp.stack([jnp.all(jnp.isfinite(leaf), axis=tuple(range(1, leaf.ndim))) for leaf in leaves]).all(0)
 
 
 def _warn(lines: Sequence[str], told: set[str]) -> None:
