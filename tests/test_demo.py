@@ -45,9 +45,10 @@ def students(demonstrated: tuple[Path, Said]) -> dict[str, demo.Students]:
 def test_the_demo_writes_policies_results_and_a_figure(demonstrated: tuple[Path, Said]) -> None:
     out, said = demonstrated
     assert said.status == 0
-    students = {f"{name}.npz" for name in demo.VARIANTS}
-    assert {file.name for file in out.iterdir()} == demo.OWN_FILES
-    assert {"histories.npz", "results.json", "icy_road.png", *students} == demo.OWN_FILES
+    students = {f"{name}.npz" for name in TWO_VARIANTS}
+    written = {file.name for file in out.iterdir()}
+    assert written == {"histories.npz", "results.json", "icy_road.png", *students}
+    assert written <= demo.OWN_FILES
     assert all(samplr.load(out / name).config.env == IcyRoad() for name in students)
     figure = (out / "icy_road.png").read_bytes()
     assert figure.startswith(b"\x89PNG\r\n")
