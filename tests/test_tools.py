@@ -9,13 +9,27 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
+def printed(tool: str, student: str, *options: str) -> list[str]:
+    """What a tool prints about a student of ours."""
+    command = [sys.executable, str(ROOT / "tools" / tool), str(ROOT / "results" / student), *options]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout.splitlines()
+
+
+def test_the_last_doors_that_a_student_learns_to_open_are_in_western_walls() -> None:
+    lines = printed("doors_opened.py", "fruit/policies/naive_q0.7.npz", "--rooms", "4", "--levels", "60")
+    shares = {}
+    for line in lines:
+        wall, opened, _, came_to = line.split()
+        shares[wall] = int(opened) / int(came_to)
+    assert list(shares) == ["north", "south", "east", "west"]
+    assert shares.pop("west") < 0.9 < 0.95 < min(shares.values())
+
+
 @pytest.fixture(scope="module")
 def rows() -> dict[str, list[float]]:
     """Repeatability, correlation with the ice, and ice of the best-scored tenth, on icy road."""
-    tool, student = ROOT / "tools" / "score_repeatability.py", ROOT / "results" / "theory" / "policies" / "samplr.npz"
-    command = [sys.executable, str(tool), str(student), "--levels", "60", "--repeats", "4"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
-    about, _, *lines = done.stdout.splitlines()
+    student = "theory/policies/samplr.npz"
+    about, _, *lines = printed("score_repeatability.py", student, "--levels", "60", "--repeats", "4")
     assert about.startswith("60 levels × 4; mean ice 0.0")
     return {line[:16].strip(): [float(word) for word in line[16:].replace("±", "").split()] for line in lines}
 

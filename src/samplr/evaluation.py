@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from samplr.compiling import jit
-from samplr.envs.api import Environment, Level, Suite
+from samplr.envs.api import Environment, Level, State, Suite
 from samplr.envs.gymnasium import GymnasiumEnvironment
 from samplr.errors import UnknownNameError
 from samplr.progress import progress_bar
@@ -136,7 +136,7 @@ class CompiledPlayer:
 
     def __init__(self, env: Environment, *, deterministic: bool) -> None:
         def play(network: ActorCritic, level: Level, key: PRNGKeyArray) -> dict[str, Array]:
-            return play_episode(env, network, level, deterministic=deterministic, key=key)
+            return play_episode(env, network, level, deterministic=deterministic, key=key)[0]
 
         over_episodes = jax.vmap(play, in_axes=(None, 0, 0))
         self._play = jit(jax.vmap(over_episodes, in_axes=(0, None, None)))
@@ -152,8 +152,11 @@ class CompiledPlayer:
 
 def play_episode(
     env: Environment, network: ActorCritic, level: Level, *, deterministic: bool, key: PRNGKeyArray
-) -> dict[str, Float[Array, ""]]:
-    """Play one level to its end."""
+) -> tuple[dict[str, Float[Array, ""]], State]:
+    """Play one level to its end.
+
+    **Returns:** figures of the episode, and the state it ended in.
+    """
     world = env.build(level.layout)
     reset_key, steps_key = jax.random.split(key)
     state, observation = env.reset(world, level.aleatoric, key=reset_key)
@@ -178,4 +181,5 @@ def play_episode(
     told = jax.eval_shape(step, begin)[3]
     figures = {name: jnp.zeros(leaf.shape, leaf.dtype) for name, leaf in told.items()}
     begin = (*begin[:3], figures, begin[4])
-    return jax.lax.while_loop(lambda carry: ~carry[4], step, begin)[3]
+    last, _, _, figures, _ = jax.lax.while_loop(lambda carry: ~carry[4], step, begin)
+    return figures, last

@@ -1,6 +1,7 @@
 """Networks: sequences and steps agree, memories are emptied where an episode begins, names are known."""
 
 import functools
+import itertools
 import subprocess
 import sys
 from collections.abc import Callable
@@ -209,6 +210,17 @@ def test_heads_have_a_rectified_layer_each() -> None:
     np.testing.assert_allclose(value, network.critic(judging)[0], atol=1e-6)
     # Something was rectified.
     assert min(np.min(network.actor_hidden(features)), np.min(network.critic_hidden(features))) < 0
+
+
+def test_the_weights_of_a_memory_are_different_draws(self_aware: ActorCritic) -> None:
+    """Layers of any two sizes, drawn with the same key, begin with the same numbers but for their scale."""
+    lstm, acted = self_aware.lstm, self_aware.acted
+    assert lstm is not None
+    assert acted is not None
+    drawn = [layer.weight.ravel() * layer.in_features**0.5 for layer in (lstm.incoming, lstm.remembered, acted)]
+    for one, other in itertools.combinations(drawn, 2):
+        size = min(one.size, other.size)
+        assert not np.isclose(one[:size], other[:size], atol=1e-3).any()
 
 
 def test_the_layers_of_an_mlp_are_different_draws() -> None:

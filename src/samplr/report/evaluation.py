@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 
+from rich import box
 from rich.table import Table
 
 from samplr.evaluation import Condition
@@ -11,12 +12,20 @@ from samplr.transfer import Transferred
 
 
 def evaluation_table(title: str, conditions: Mapping[str, Condition]) -> Table:
-    """One row for each condition of a suite, one column for each figure."""
-    table = Table(title=title)
-    names = list(next(iter(conditions.values())).figures)
-    table.add_column("condition")
+    """One row for each condition of a suite, one column for each figure; or, of a single condition, a row for each."""
+    table = Table(title=title, min_width=len(title), box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1))
+    (first, outcome), *others = conditions.items()
+    names = list(outcome.figures)
+    if not others:
+        table.add_column("figure")
+        table.add_column(first, justify="right")
+        for name in names:
+            table.add_row(name, str(outcome.estimate(name)))
+        return table
+    table.add_column("condition", overflow="fold")
     for name in names:
-        table.add_column(name, justify="right")
+        # A word on each line, so that eight figures are readable side by side on a narrow terminal.
+        table.add_column(name.replace("_", "\n"), justify="right", overflow="fold")
     for condition, outcome in conditions.items():
         table.add_row(condition, *[str(outcome.estimate(name)) for name in names])
     return table
