@@ -21,6 +21,7 @@ from samplr.config import METHODS, to_json
 from samplr.envs.black_ice import BlackIce
 from samplr.envs.fruit_choice import FruitChoice
 from samplr.envs.icy_road.world import EVALUATED_RATES, IcyRoad
+from samplr.errors import SamplrError
 from samplr.evaluation import evaluate
 from samplr.posteriors import BernoulliField
 from samplr.store import RunFolder, checkpoints, read_checkpoint, read_config, read_metrics
@@ -359,7 +360,7 @@ def test_a_folder_in_use_by_another_process_is_refused(
     [
         ({"student__hidden": 8}, "student.hidden is [16] there and [8] here"),
         ({"env__beta": 14.0}, "env.beta is 15.0 there and 14.0 here"),
-        ({"method": "dr"}, "teacher is 'robust_plr' there and 'dr' here"),
+        ({"method": "dr", "replay__capacity": None}, "teacher is 'robust_plr' there and 'dr' here"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
 )
@@ -372,7 +373,7 @@ def test_a_run_is_not_resumed_with_another_configuration(run: Path, options: dic
 
 def test_a_run_of_another_environment_is_not_resumed(run: Path, worlds: str) -> None:
     before = contents(run)
-    said = command("train", f"{worlds}:Guess", *words(method="dr"), "--out", run, "--resume")
+    said = command("train", f"{worlds}:Guess", *words(method="dr", replay__capacity=None), "--out", run, "--resume")
     assert_refused(said, "env.name is 'icy_road' there and 'my_worlds:Guess' here")
     assert contents(run) == before
 
@@ -400,6 +401,39 @@ def test_a_disk_that_fills_up_is_told_and_costs_no_checkpoint(run: Path, monkeyp
     assert len(kept) > 10
     assert {name: after[name] for name in kept} == {name: before[name] for name in kept}
     assert read_checkpoint(run).update == UPDATES
+
+
+def test_options_that_a_method_does_not_use_are_told_before_it_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: Any, **__: Any) -> None:
+        raise SamplrError("stopped here")
+
+    monkeypatch.setattr(run_module, "train", stopped)
+    said = command("train", "icy_road", *words(method="dr"), "--out", tmp_path / "run")
+    assert said.err == (
+        "samplr: warning: --replay.capacity has no effect: teacher 'dr' replays no levels\nsamplr: stopped here\n"
+    )
+
+
+def test_a_device_without_enough_memory_is_told_in_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_large(*_: Any, **__: Any) -> None:
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9 bytes.")
+
+    monkeypatch.setattr(run_module, "train", too_large)
+    said = command("train", "icy_road", *words(), "--out", tmp_path / "run")
+    assert_refused(said, "the device is out of memory: try fewer --seeds")
+
+
+def test_other_errors_of_a_device_are_not_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any, **__: Any) -> None:
+        raise jax.errors.JaxRuntimeError("INTERNAL: something else")
+
+    monkeypatch.setattr(run_module, "train", broken)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="something else"):
+        command("train", "icy_road", *words(), "--out", tmp_path / "run")
 
 
 # Damaged checkpoints.
@@ -701,7 +735,7 @@ def test_a_method_beside_a_configuration_changes_teacher_and_grounding_only(
 def guessed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Said]]:
     """A user's own world under a pair of teacher and grounding that has no name."""
     folder = tmp_path_factory.mktemp("guessed")
-    options = words(teacher="dr", grounding="fictitious", env__rounds=4)
+    options = words(teacher="dr", grounding="fictitious", replay__capacity=None, env__rounds=4)
     with sharing_programs(), importable_worlds(folder) as worlds:
         yield folder / "run", command("train", f"{worlds}:Guess", *options, "--out", folder / "run", "--json")
 
@@ -804,5 +838,5 @@ def test_the_version_is_told() -> None:
 def test_eval_shows_a_table(trained: Path, roads: Path) -> None:
     said = command("eval", trained, "--levels", roads, "--episodes", 3)
     assert (said.status, said.err) == (0, "")
-    for shown in ("condition", "level 0", "level 1", "return", "icy_share", "12.00 ± 0.00"):
+    for shown in ("condition", "level 0", "level 1", "return", "icy", "share", "12.00 ± 0.00"):
         assert shown in said.out

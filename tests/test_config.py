@@ -7,7 +7,16 @@ import sys
 
 import pytest
 
-from samplr.config import METHODS, Config, FictitiousConfig, default_config, from_json, to_json, validate
+from samplr.config import (
+    METHODS,
+    Config,
+    FictitiousConfig,
+    default_config,
+    from_json,
+    to_json,
+    validate,
+    without_effect,
+)
 from samplr.envs.icy_road import IcyRoad
 from samplr.errors import SamplrError, UnknownNameError
 
@@ -293,3 +302,35 @@ class TestJson:
     def test_the_environment_must_be_named(self, data):
         with pytest.raises(SamplrError):
             from_json(data)
+
+
+@pytest.mark.parametrize(
+    ("method", "changes", "told"),
+    [
+        ("dr", {"replay__rate": 0.3, "replay__capacity": 9}, ["--replay.rate has", "--replay.capacity has"]),
+        ("plr", {"replay__rate": 0.3}, []),
+        (
+            "naive",
+            {"fictitious__samples": 4},
+            ["--fictitious.samples has no effect: grounding 'naive'"],
+        ),
+        ("samplr", {"fictitious__samples": 4}, []),
+        ("samplr", {"belief__learning_rate": 0.1}, ["--belief.learning-rate has no effect: no posterior is learned"]),
+        ("samplr", {"belief__learning_rate": 0.1, "fictitious__posterior": "learned"}, []),
+        ("robust_plr", {"belief__bins": 4, "fictitious__posterior": "learned"}, ["--fictitious.post", "--belief.bins"]),
+        ("dr", {"student__epochs": 9}, []),
+    ],
+)
+def test_settings_that_a_method_does_not_use_are_named(method: str, changes: dict, told: list[str]) -> None:
+    lines = without_effect(default_config("icy_road", method, **changes), default_config("icy_road", method))
+    assert len(lines) == len(told)
+    for line in told:
+        assert any(found.startswith(line) for found in lines)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("env", ["icy_road", "black_ice", "fruit_choice"])
+def test_defaults_change_nothing_in_vain(method: str, env: str) -> None:
+    """An environment's defaults are for all methods, and not the user's doing."""
+    config = default_config(env, method)
+    assert without_effect(config, config) == []

@@ -1,5 +1,7 @@
 """The tools that measured what the guides say."""
 
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -49,3 +51,16 @@ def test_a_level_whose_ice_is_redrawn_has_a_score_by_chance(rows: dict[str, list
 
 def test_fictitious_scores_tell_levels_apart_by_their_histories_alone(rows: dict[str, list[float]]) -> None:
     assert rows["naive"][0] < rows["fictitious"][0] < rows["none"][0]
+
+
+@pytest.mark.slow
+def test_methods_are_trained_side_by_side_and_reported_together(tmp_path: Path) -> None:
+    tool, out = ROOT / "tools" / "side_by_side.sh", tmp_path / "theory"
+    command = [str(tool), "2", "theory", str(out), "dr", "nonsense", "samplr", "--", "--seeds", "1", "--steps", "5000"]
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PATH": path}, timeout=600)
+    assert done.returncode == 0
+    lines = done.stdout.splitlines()[:3]
+    assert sorted(lines) == ["dr: done", f"nonsense: failed, see {out}.logs/nonsense.log", "samplr: done"]
+    assert set(json.loads((out / "results.json").read_text())["table"]["steps"]) == {"dr", "samplr"}
+    assert "unknown method of theory 'nonsense'" in Path(f"{out}.logs/nonsense.log").read_text()

@@ -29,9 +29,10 @@ BUDGET = {"steps": UPDATES * STEPS_PER_UPDATE, "log-every": 4, "checkpoint-secon
 
 
 def words(**options: Any) -> list[str]:
-    """The options of a tiny run as the command line takes them; `options` change or add some."""
+    """The options of a tiny run as the command line takes them; `options` change or add some, None leaves one out."""
     named = {name.replace("__", ".").replace("_", "-"): value for name, value in options.items()}
-    return [str(word) for name, value in {**SIZES, **BUDGET, **named}.items() for word in (f"--{name}", value)]
+    given = {name: value for name, value in {**SIZES, **BUDGET, **named}.items() if value is not None}
+    return [str(word) for name, value in given.items() for word in (f"--{name}", value)]
 
 
 def tiny_config(env: Any = "icy_road", method: str = "samplr", **changes: Any) -> Config:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TextIO, TypeVar
 
 import tyro
+from jax.errors import JaxRuntimeError
 from rich.console import Console
 from rich.table import Table
 
@@ -50,6 +51,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         COMMANDS[words[0]](words[1:])
     except SamplrError as error:
         print(f"samplr: {error}", file=sys.stderr)
+        return 2
+    except JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        print(
+            "samplr: the device is out of memory: try fewer --seeds, --workers or --episodes at a time", file=sys.stderr
+        )
         return 2
     except KeyboardInterrupt:
         how = {"reproduce": "; the same command goes on from here", "train": "; --resume goes on from here"}
@@ -122,7 +130,7 @@ class Train(Generic[E]):
 
 def train(words: list[str]) -> None:
     """`samplr train`."""
-    from samplr.config import Config
+    from samplr.config import Config, without_effect
     from samplr.run import train as train_runs
 
     asks_for_help = any(word in ("-h", "--help") for word in words)
@@ -139,6 +147,8 @@ def train(words: list[str]) -> None:
         defaults = _as_recorded(defaults, Path(out))
     default = Train(defaults, out=tyro.MISSING)
     options = tyro.cli(command, default=default, args=words[1:], prog=f"samplr train {words[0]}")
+    for line in without_effect(options.settings, defaults):
+        warnings.warn(line, SamplrWarning, stacklevel=1)
     run = train_runs(options.settings, options.out, resume=options.resume, progress=not options.json)
     _show(run.summary if options.json else _summary_table(run.summary))
 

@@ -259,6 +259,22 @@ def validate(config: Config) -> None:
         )
 
 
+def without_effect(config: Config, defaults: Config) -> list[str]:
+    """What a configuration changes of its defaults in vain, one sentence for each setting."""
+    replays, grounds = config.replays, config.grounding == "fictitious"
+    reasons = {} if replays else {"replay": f"teacher '{config.teacher}' replays no levels"}
+    if not grounds:
+        reasons["fictitious"] = f"grounding '{config.grounding}' has no fictitious transitions"
+    if not grounds or config.fictitious.posterior != "learned":
+        reasons["belief"] = "no posterior is learned"
+    return [
+        f"--{group}.{field.name.replace('_', '-')} has no effect: {reason}"
+        for group, reason in reasons.items()
+        for field in dataclasses.fields(getattr(config, group))
+        if getattr(getattr(config, group), field.name) != getattr(getattr(defaults, group), field.name)
+    ]
+
+
 def _validate_numbers(config: Config) -> None:
     """Raise `SamplrError` for a number outside of its range; NaN is outside of every range."""
     student, replay, samples = config.student, config.replay, config.fictitious.samples

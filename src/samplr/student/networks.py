@@ -325,7 +325,7 @@ def build_network(
     critic = orthogonal(features, 1 if usual_hidden is None else 1 + usual_hidden.size, gain=1.0, key=critic_key)
     acted = None
     if sees_actions:
-        # Folded in, so that a network without it begins as it always did; 0 and 1 are the keys of the LSTM's own weights.
+        # Folded in, so that a network without it begins as it always did; 0 and 1 would give the LSTM's own weights.
         key = jax.random.fold_in(lstm_key, 2)
         acted = eqx.nn.Linear(encoded_size(env.action_space), 4 * memory_size, use_bias=False, key=key)
     return ActorCritic(encode, lstm, actor_hidden, critic_hidden, actor, critic, env.action_space, acted, usual_hidden)
