@@ -1,0 +1,220 @@
+"""What is published: `results/` follows from its numbers, and the guides say what it says."""
+
+import json
+import math
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from samplr.reproduce import STUDIES, reproduce
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = sorted(file.parent.name for file in (ROOT / "results").glob("*/study.json"))
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_results_follow_from_the_numbers_that_are_kept(folder: str, tmp_path: Path) -> None:
+    published = ROOT / "results" / folder
+    for name in ("study.json", "data"):
+        source = published / name
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, tmp_path / name)
+    study = STUDIES[json.loads((published / "study.json").read_text())["study"]]
+    reproduce(study, tmp_path, only="report", progress=False)
+    assert_close(*(json.loads((place / "results.json").read_text()) for place in (tmp_path, published)))
+    drawn = {file.name for file in (tmp_path / "figures").iterdir()}
+    assert drawn >= {file.name for file in (published / "figures").glob("*")}
+
+
+def assert_close(again: Any, published: Any) -> None:
+    """The same but for rounding, which is not the same in all versions of a library."""
+    if isinstance(published, dict):
+        assert list(again) == list(published)
+        for name in published:
+            assert_close(again[name], published[name])
+    elif isinstance(published, list):
+        assert len(again) == len(published)
+        for one, other in zip(again, published, strict=True):
+            assert_close(one, other)
+    elif isinstance(published, float):
+        assert again == pytest.approx(published, rel=1e-6, abs=1e-9)
+    else:
+        assert again == published
+
+
+METHODS = {
+    "DR": "dr",
+    "PLR": "plr",
+    "PLR⊥": "robust_plr",
+    "naive": "naive",
+    "SAMPLR": "samplr",
+    "SAMPLR, M = 4": "samplr_m4",
+    "SAMPLR, M = 16": "samplr_m16",
+    "SAMPLR, M = ∞": "samplr_exact",
+    "SAMPLR eager": "samplr_eager",
+    "SAMPLR wide": "samplr_wide",
+}
+"""What the guides call the variants of a study."""
+
+FIGURES = {
+    "q ~ Beta(1, 15)": ("table1", "Beta(1,15)", 1),
+    **{f"q = {q}": ("table1", f"q={q}", 1) for q in ("0", "0.2", "0.4", "0.6", "0.8")},
+    "500 new tracks": ("table1", "random_tracks", 1),
+    "their worst tenth": ("table1", "random_tracks_worst", 1),
+    "visited tiles with ice, in training": ("table1", "ice", 100),
+    "utility under P̄, of the optimum": ("theory", "share", 100),
+    "regret under P̄": ("theory", "regret", 1),
+    "worst regret at any level": ("theory", "worst_level_regret", 1),
+    "worst regret at any history": ("theory", "worst_history_regret", 1),
+    "ice in training": ("theory", "ice_trained", 100),
+    "test return": ("fruit", "return", 1),
+    "test return, 500 new levels": ("fruit", "return", 1),
+    "solved": ("fruit", "solved", 100),
+    "solved, of 500 new levels": ("fruit", "solved", 100),
+    "… by an apple": ("fruit", "ate_apple", 100),
+    "rooms solved, of 4.49": ("fruit", "rooms_solved", 1),
+    "training levels with a right apple": ("fruit", "apple_levels", 100),
+}
+"""What the guides call a study's figures, and what these are multiplied by."""
+
+PAGES = {"results/README.md": 42, "docs/reproduce.md": 106, "docs/fruit_choice.md": 15}
+"""How many numbers are found in each, so that a table that is called something else is noticed."""
+
+
+@dataclass(frozen=True)
+class Quote:
+    """A number of a study, as some table of a guide has it."""
+
+    text: str
+    figure: str
+    method: str
+
+    def __str__(self) -> str:
+        return f"{self.figure} of {self.method}: {self.text}"
+
+
+def tables(page: Path) -> Iterator[list[list[str]]]:
+    """The rows of each table, the header's first."""
+    for table in re.findall(r"(?:^ *\|.*\n)+", page.read_text(encoding="utf-8"), flags=re.MULTILINE):
+        rows = [
+            [cell.strip().replace("**", "") for cell in line.strip().strip("|").split("|")]
+            for line in table.splitlines()
+        ]
+        yield [rows[0], *rows[2:]]
+
+
+def quotes(page: Path) -> Iterator[Quote]:
+    """All numbers of methods on a page; a table has the methods in its header, or down a column that is called so."""
+    for header, *rows in tables(page):
+        for label, *cells in rows:
+            if cells[0] == "paper":
+                continue
+            for title, cell in zip(header[1:], cells, strict=True):
+                figure, method = (title, label) if header[0] == "method" else (label, title)
+                if figure in FIGURES and method in METHODS and cell:
+                    yield Quote(cell, figure, method)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_guides_quote_the_results(page: str) -> None:
+    found = list(quotes(ROOT / page))
+    assert len(found) == PAGES[page]
+    wrong = [str(quote) for quote in found if not is_right(quote)]
+    assert not wrong, "\n".join(wrong)
+
+
+def is_right(quote: Quote) -> bool:
+    """Whether mean and standard error are the published ones, rounded to as many digits as are shown."""
+    study, figure, factor = FIGURES[quote.figure]
+    table = json.loads((ROOT / "results" / study / "results.json").read_text())["table"]["steps"]
+    variant = METHODS[quote.method] + ("_q0.7" if study == "fruit" else "")
+    numbers = re.findall(r"−?[\d.]+", quote.text.split("(")[0].replace("none", "0.0"))
+    values = [table[variant][figure][name] * factor for name in ("mean", "standard_error")]
+    return all(_rounds_to(value, shown) for value, shown in zip(values, numbers, strict=False))
+
+
+TESTS = {
+    "a: PLR⊥ is below SAMPLR under P̄": ("table1", "robust_plr", "samplr", ["Beta(1,15)"]),
+    "b: SAMPLR is not below DR under P̄": ("table1", "samplr", "dr", ["Beta(1,15)"]),
+    "b: SAMPLR is not below naive under P̄": ("table1", "samplr", "naive", ["Beta(1,15)"]),
+    "c: SAMPLR is above DR at q = 0.4; 0.6": ("table1", "samplr", "dr", ["q=0.4", "q=0.6"]),
+    "c: above PLR⊥": ("table1", "samplr", "robust_plr", ["q=0.4", "q=0.6"]),
+    "c: above naive": ("table1", "samplr", "naive", ["q=0.4", "q=0.6"]),
+    "d: SAMPLR sees more ice than DR": ("table1", "samplr", "dr", ["ice"]),
+    "d: SAMPLR sees more ice than naive": ("table1", "samplr", "naive", ["ice"]),
+    "d: PLR⊥ sees less ice than DR": ("table1", "robust_plr", "dr", ["ice"]),
+    "d: PLR⊥ sees less ice than naive": ("table1", "robust_plr", "naive", ["ice"]),
+    "DR > PLR⊥": ("fruit", "dr_q0.7", "robust_plr_q0.7", ["return"]),
+    "naive > PLR⊥": ("fruit", "naive_q0.7", "robust_plr_q0.7", ["return"]),
+    "naive > DR": ("fruit", "naive_q0.7", "dr_q0.7", ["return"]),
+}
+"""What the guides call a comparison: of which two, by which figures."""
+
+COLUMNS = {
+    "difference, 95 % interval": ("difference", "low", "high"),
+    "d": ("effect_size",),
+    "p": ("p_value",),
+    "a test that finds 80 % of": ("detectable",),
+}
+
+OURS = {"q = 0.4": "q=0.4", "q = 0.6": "q=0.6", "under P̄": "Beta(1,15)"}
+
+
+def claims_of(study: str, a: str, b: str, figure: str, basis: str = "steps") -> dict[str, Any]:
+    """The one test of this kind."""
+    claims = json.loads((ROOT / "results" / study / "results.json").read_text())["claims"]
+    (found,) = [c for c in claims if (c["a"], c["b"], c["figure"], c["basis"]) == (a, b, figure, basis)]
+    return dict(found)
+
+
+@pytest.mark.parametrize(("page", "rows"), [("docs/reproduce.md", 10), ("docs/fruit_choice.md", 3)])
+def test_the_guides_quote_the_tests_of_claims(page: str, rows: int) -> None:
+    wrong, checked = [], 0
+    for header, *lines in tables(ROOT / page):
+        for label, *cells in lines:
+            if label not in TESTS:
+                continue
+            checked += 1
+            study, a, b, figures = TESTS[label]
+            claims = [claims_of(study, a, b, figure) for figure in figures]
+            factor = 100 if figures == ["ice"] else 1
+            for title, cell in zip(header[1:], cells, strict=True):
+                expected = [claim[name] for claim in claims for name in COLUMNS.get(title, ())]
+                if title != "holds" and not _all_round_to(expected, cell, factor if title not in ("p", "d") else 1):
+                    wrong.append(f"{label}, {title}: {cell}")
+            assert dict(zip(header[1:], cells, strict=True))["holds"] == ("yes" if claims[0]["holds"] else "no")
+    assert checked == rows
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_guide_quotes_how_far_ours_are_past_the_paper() -> None:
+    (rows,) = [rows for header, *rows in tables(ROOT / "docs/reproduce.md") if header[1:4] == list(OURS)]
+    wrong = []
+    for place, (label, *cells) in enumerate(rows):
+        basis = "steps" if label in METHODS else "gradient updates"
+        variant = METHODS[rows[place - place % 2][0]]
+        for figure, cell in zip(OURS.values(), cells, strict=False):
+            claim = claims_of("table1", variant, "samplr", figure, basis)
+            expected = [claim[name] for name in ("difference", "low", "high")]
+            if not _all_round_to(expected, cell.partition(", p")[0]):
+                wrong.append(f"{variant} at equal {basis}, {figure}: {cell}")
+    assert not wrong, "\n".join(wrong)
+
+
+def _all_round_to(values: list[float], cell: str, factor: float = 1) -> bool:
+    """Whether a cell has these numbers, in this order; one like 4·10⁻⁷ has one digit."""
+    power = re.fullmatch(r"(?:(\d)·)?10⁻([⁰¹²³⁴⁵⁶⁷⁸⁹]+)", cell)
+    if power:
+        exponent = int(power[2].translate(str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789")))
+        return math.isclose(values[0] * 10**exponent, int(power[1] or 1), abs_tol=0.5)
+    shown = re.findall(r"−?\d[\d.]*", cell)
+    return len(shown) == len(values) and all(_rounds_to(v * factor, s) for v, s in zip(values, shown, strict=True))
+
+
+def _rounds_to(value: float, shown: str) -> bool:
+    digits = len(shown.partition(".")[2])
+    return math.isclose(value, float(shown.replace("−", "-")), abs_tol=0.5001 * 10**-digits)
