@@ -8,12 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from samplr import evaluation
 from samplr.compiling import jit
 from samplr.envs.api import Environment, TimeStep
 from samplr.envs.icy_road import IcyRoad
 from samplr.envs.icy_road.world import FAST, SLOW
 from samplr.envs.spaces import Box, Discrete
-from samplr.errors import SamplrError, UnknownNameError
+from samplr.errors import SamplrError, SamplrWarning, UnknownNameError
 from samplr.evaluation import Condition, Estimate, evaluate, suite_named, suite_of_levels
 from samplr.student.networks import build_network
 
@@ -85,13 +86,25 @@ class TestEvaluate:
     def test_figures_are_those_of_the_end_of_each_episode(self):
         # Episodes of one batch end at different times; those that ended early must not go on collecting.
         env = Countdown()
-        network = jit(lambda key: build_network(env, "mlp", (), 0, key=key), runs_once=True)(jax.random.key(0))
-        networks = jax.tree.map(lambda leaf: leaf[None], network)
-        figures = evaluate(env, networks, env.suites()["ground_truth"], episodes=50)["ground_truth"].figures
+        figures = evaluate(env, someone(env), env.suites()["ground_truth"], episodes=50)["ground_truth"].figures
         assert set(figures["from"][0]) == {1, 2, 3, 4, 5}
         np.testing.assert_array_equal(figures["length"], figures["from"])
         np.testing.assert_array_equal(figures["return"], 10 * figures["from"])
         np.testing.assert_array_equal(figures["left"], 0)
+
+    def test_an_episode_that_does_not_end_is_cut_off_and_told(self, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr(evaluation, "LONGEST_EPISODE", 3)
+        env = Countdown()
+        with pytest.warns(SamplrWarning, match="of 50 episodes of 'ground_truth' had no end .* after 3 steps"):
+            figures = evaluate(env, someone(env), env.suites()["ground_truth"], episodes=50)["ground_truth"].figures
+        np.testing.assert_array_equal(figures["length"], np.minimum(figures["from"], 3))
+        np.testing.assert_array_equal(figures["left"], np.maximum(figures["from"] - 3, 0))
+
+
+def someone(env):
+    """A student as it begins, in a batch of its own."""
+    network = jit(lambda key: build_network(env, "mlp", (), 0, key=key), runs_once=True)(jax.random.key(0))
+    return jax.tree.map(lambda leaf: leaf[None], network)
 
 
 class Countdown(Environment):

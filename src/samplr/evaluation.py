@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -9,14 +10,17 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from samplr.compiling import jit
 from samplr.envs.api import Environment, Level, State, Suite
 from samplr.envs.gymnasium import GymnasiumEnvironment
-from samplr.errors import UnknownNameError
+from samplr.errors import SamplrWarning, UnknownNameError
 from samplr.progress import progress_bar
 from samplr.student.networks import ActorCritic
+
+LONGEST_EPISODE = 100_000
+"""How many steps an episode may take. Where a student never gets to an end and the world sets none, one comes here."""
 
 
 @dataclass(frozen=True)
@@ -111,8 +115,20 @@ def evaluate(
             levels = jit(jax.vmap(sample), runs_once=True)(jax.random.split(level_key, episodes))
             figures = player.play(networks, levels, jax.random.split(play_key, episodes))
             results[name] = Condition({figure: np.asarray(values) for figure, values in figures.items()})
+            _warn_of_endless_episodes(name, results[name])
             bar.update(task, advance=episodes, note=name)
     return results
+
+
+def _warn_of_endless_episodes(name: str, outcome: Condition) -> None:
+    endless = outcome.figures["length"] >= LONGEST_EPISODE
+    if endless.any():
+        warnings.warn(
+            f"{endless.sum()} of {endless.size} episodes of '{name}' had no end and were cut off after "
+            f"{LONGEST_EPISODE:,} steps: give the environment a limit of its own, and truncate there",
+            SamplrWarning,
+            stacklevel=3,
+        )
 
 
 class Player(Protocol):
@@ -181,5 +197,9 @@ def play_episode(
     told = jax.eval_shape(step, begin)[3]
     figures = {name: jnp.zeros(leaf.shape, leaf.dtype) for name, leaf in told.items()}
     begin = (*begin[:3], figures, begin[4])
-    last, _, _, figures, _ = jax.lax.while_loop(lambda carry: ~carry[4], step, begin)
+
+    def goes_on(carry: Any) -> Bool[Array, ""]:
+        return ~carry[4] & (carry[3]["length"] < LONGEST_EPISODE)
+
+    last, _, _, figures, _ = jax.lax.while_loop(goes_on, step, begin)
     return figures, last

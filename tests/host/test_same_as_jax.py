@@ -4,6 +4,7 @@ Icy road exists in JAX and, in `gym_icy_road`, as a Gymnasium simulator in NumPy
 from the same seed; whatever differed would show in all that follows.
 """
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -17,10 +18,12 @@ import pytest
 
 import samplr.training
 from gym_icy_road import HostIcyRoad
+from samplr import evaluation
 from samplr.compiling import jit
 from samplr.config import default_config
 from samplr.envs.api import Environment
 from samplr.envs.icy_road import IcyRoad
+from samplr.errors import SamplrWarning
 from samplr.evaluation import evaluate, suite_named
 from samplr.grounding import Fictitious, Grounding
 from samplr.host.rollout import HostCollector
@@ -155,14 +158,18 @@ def test_a_batch_of_runs_is_the_same() -> None:
     assert_same(*results)
 
 
-def test_an_evaluation_is_the_same() -> None:
+@pytest.mark.parametrize("longest", [evaluation.LONGEST_EPISODE, 5])
+def test_an_evaluation_is_the_same(longest: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With more episodes than simulators side by side, and two runs of students that are moved by what they did."""
+    monkeypatch.setattr(evaluation, "LONGEST_EPISODE", longest)
+    cut_off = pytest.warns(SamplrWarning, match="cut off") if longest == 5 else contextlib.nullcontext()
     host, compiled = pair("dr", "naive", seeds=2, student__memory=4, student__sees_actions=True)
     networks = compiled.init().runs.network
     networks = eqx.tree_at(lambda net: net.actor.weight, networks, 1000 * networks.actor.weight)
     results = []
     for training in (host, compiled):
         suite = suite_named(training.env, "fixed_rates")
-        found = evaluate(training.env, networks, suite, episodes=20, processes=0)
+        with cut_off:
+            found = evaluate(training.env, networks, suite, episodes=20, processes=0)
         results.append([{name: condition.figures for name, condition in found.items()}])
     assert_same(*results)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
+from samplr import evaluation
 from samplr.compiling import jit
 from samplr.envs.api import Level
 from samplr.envs.gymnasium import GymnasiumEnvironment
@@ -62,7 +63,7 @@ class HostPlayer:
         memory = jax.vmap(lambda _: network.initial_memory())(jnp.arange(self._simulators))
         going = np.ones(self._simulators, bool)
         total = length = np.zeros(self._simulators, np.float32)
-        while going.any():
+        while going.any() and length.max() < evaluation.LONGEST_EPISODE:
             action, memory = self._act(network, observation, memory, steps_keys, int(length.max()))
             real = self._pool.turn(Order(np.asarray(action), None, None)).real
             observation = real.observation
