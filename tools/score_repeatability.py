@@ -5,7 +5,8 @@
 Levels of the ground truth are each played several times by a trained student, and scored every time as its teacher
 would. The *repeatability* of a score is the share of its variance that lies between levels: 1 if playing once is
 enough, 0 if the best-scored levels are merely lucky ones. The table also says how icy (or what else is hidden) the
-best-scored tenth is after one rollout, which is what a curriculum presents first.
+best-scored tenth is after one rollout, which is what a curriculum presents first, and how the score goes with what the
+student really earns on a level: close to 1, it is a score of how easy levels are.
 """
 
 import argparse
@@ -48,28 +49,30 @@ def main() -> None:
     (name, summary), *_ = jax.vmap(run.env.summaries)(levels.aleatoric).items()
     hidden = np.asarray(summary)
     print(f"{options.levels} levels × {options.repeats}; mean {name} {hidden.mean():.4f}")
-    print(f"{'grounding':16} repeatability  correlation with {name}  {name} of the best-scored tenth")
+    print(f"{'grounding':16} repeatability  correlation with {name}  with reward  {name} of the best-scored tenth")
     for title, grounding in GROUNDINGS.items():
         score = scorer(run, grounding)
-        scores = np.array([score(levels, jax.random.key(repeat)) for repeat in range(options.repeats)])
-        correlation = stats.spearmanr(scores.mean(axis=0), hidden).statistic
+        played = [score(levels, jax.random.key(repeat)) for repeat in range(options.repeats)]
+        scores, rewards = np.moveaxis(np.array(played), 1, 0)
+        correlations = [stats.spearmanr(scores.mean(axis=0), of).statistic for of in (hidden, rewards.mean(axis=0))]
         best = np.argsort(scores, axis=1)[:, -(options.levels // 10) :]
         chosen = hidden[best].mean(axis=1)
         error = chosen.std(ddof=1) / len(chosen) ** 0.5
-        print(f"{title:16} {repeatability(scores):13.2f}  {correlation:20.2f}  {chosen.mean():13.4f} ± {error:.4f}")
+        numbers = f"{repeatability(scores):13.2f}  {correlations[0]:20.2f}  {correlations[1]:11.2f}"
+        print(f"{title:16} {numbers}  {chosen.mean():13.4f} ± {error:.4f}")
 
 
-def scorer(run: Run, grounding: Grounding) -> Callable[[Level, PRNGKeyArray], Float[Array, " levels"]]:
-    """What plays levels once and gives the positive value loss of each."""
+def scorer(run: Run, grounding: Grounding) -> Callable[[Level, PRNGKeyArray], Float[Array, "2 levels"]]:
+    """What plays levels once and gives the positive value loss and the reward of each."""
     config, ppo = run.config, build_hyperparameters(run.config).ppo
     network = jax.tree.map(lambda leaf: leaf[0], run.networks)
 
-    def score(levels: Level, key: PRNGKeyArray) -> Float[Array, " levels"]:
+    def score(levels: Level, key: PRNGKeyArray) -> Float[Array, "2 levels"]:
         rollout = collect(run.env, grounding, network, levels, config.rollout, key=key)
         advantages = ppo.advantages(rollout, _scale(rollout, config.student.discount))
-        return jnp.mean(jnp.maximum(advantages, 0), axis=0)
+        return jnp.stack([jnp.mean(jnp.maximum(advantages, 0), axis=0), jnp.sum(rollout.reward, axis=0)])
 
-    compiled: Callable[[Level, PRNGKeyArray], Float[Array, " levels"]] = jit(score)
+    compiled: Callable[[Level, PRNGKeyArray], Float[Array, "2 levels"]] = jit(score)
     return compiled
 
 

@@ -50,6 +50,8 @@ class StudentConfig:
     luck to its critic. Not with grounding `fictitious`, whose θ′ is another at every step."""
     head: int = 0
     """Size of a hidden layer before the policy and of another before the value; 0 for none."""
+    policy_gain: float = 0.01
+    """How much a fresh policy goes by what it observes. Little makes seeds more alike (Andrychowicz et al., 2020)."""
     learning_rate: float = 1e-4
     """Adam's learning rate."""
     adam_epsilon: float = 1e-5
@@ -314,6 +316,7 @@ def _validate_numbers(config: Config) -> None:
         "belief.learning-rate": config.belief.learning_rate,
         "student.clip": student.clip,
         "student.max-gradient-norm": student.max_gradient_norm,
+        "student.policy-gain": student.policy_gain,
         "patience-seconds": config.patience_seconds,
     }
     at_least_one |= {f"student.hidden[{place}]": width for place, width in enumerate(student.hidden)}

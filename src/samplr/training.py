@@ -377,6 +377,7 @@ def build_student(config: Config, *, key: PRNGKeyArray) -> ActorCritic:
         student.head,
         student.sees_actions,
         student.informed_critic,
+        student.policy_gain,
         key=key,
     )
 

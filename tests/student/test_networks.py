@@ -31,7 +31,7 @@ STARTS = jnp.array([True, False, False, True, True, False])
 ACTIONS = jnp.array([1, 0, 1, 1, 0, 1])[:, None]
 
 
-def network_for(env: Environment, encoder: str, hidden: tuple[int, ...], memory: int, **kind: int) -> ActorCritic:
+def network_for(env: Environment, encoder: str, hidden: tuple[int, ...], memory: int, **kind: float) -> ActorCritic:
     def build(key: jax.Array) -> ActorCritic:
         return build_network(env, encoder, hidden, memory, **kind, key=key)
 
@@ -171,6 +171,12 @@ def test_a_student_without_memory_sees_each_step_alone(memoryless: ActorCritic) 
 def test_a_fresh_policy_is_nearly_uniform(kind: str, request: pytest.FixtureRequest) -> None:
     logits, _ = unroll(request.getfixturevalue(kind), observations(0))
     np.testing.assert_allclose(jax.nn.softmax(logits), 0.5, atol=0.02)
+
+
+def test_a_policy_of_more_gain_goes_by_what_it_observes() -> None:
+    quiet, loud = (network_for(ROAD, "mlp", (4,), 0, policy_gain=gain) for gain in (0.01, 1.0))
+    np.testing.assert_allclose(100 * quiet.actor.weight, loud.actor.weight, rtol=1e-5)
+    np.testing.assert_array_equal(quiet.critic.weight, loud.critic.weight)
 
 
 def test_orthogonal_layers_have_orthogonal_rows_of_the_given_gain_and_no_bias() -> None:

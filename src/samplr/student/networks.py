@@ -18,9 +18,6 @@ from samplr.student.distributions import Policy, policy_from, policy_outputs
 Memory: TypeAlias = Any
 """What a recurrent student carries from step to step; `None` for a student without memory."""
 
-POLICY_HEAD_GAIN = 0.01
-"""Nearly uniform actions at first, which lowers the variance between seeds (Andrychowicz et al., 2020)."""
-
 
 class MLPEncoder(eqx.Module):
     """Hidden layers with tanh over the flattened observation."""
@@ -293,6 +290,7 @@ def build_network(
     head: int = 0,
     sees_actions: bool = False,
     informed_critic: bool = False,
+    policy_gain: float = 0.01,
     *,
     key: PRNGKeyArray,
 ) -> ActorCritic:
@@ -306,6 +304,7 @@ def build_network(
     - `head`: size of a hidden layer before the policy and of another before the value, or 0 for none.
     - `sees_actions`: whether the LSTM is told the last action.
     - `informed_critic`: whether the value depends on the hidden numbers of θ′.
+    - `policy_gain`: of the policy's last layer; a small one makes actions nearly uniform at first.
     """
     encoder_key, lstm_key, actor_key, critic_key = jax.random.split(key, 4)
     encode = build_encoder(env, encoder, hidden, key=encoder_key)
@@ -320,7 +319,7 @@ def build_network(
 
     actor_hidden, critic_hidden = before(actor_key), before(critic_key)
     features = head or inputs_of_heads
-    actor = orthogonal(features, policy_outputs(env.action_space), gain=POLICY_HEAD_GAIN, key=actor_key)
+    actor = orthogonal(features, policy_outputs(env.action_space), gain=policy_gain, key=actor_key)
     usual_hidden = _usual_hidden(env) if informed_critic else None
     critic = orthogonal(features, 1 if usual_hidden is None else 1 + usual_hidden.size, gain=1.0, key=critic_key)
     acted = None
