@@ -269,6 +269,8 @@ def test_train_wants_the_environment_first(arguments: list[str]) -> None:
         ({"student__encoder": "eyes"}, "unknown encoder 'eyes': choose one of mlp"),
         ({"student__memory": -1}, "--student.memory"),
         ({"env__segments": 0}, "segments"),
+        ({"teacher": "fixed", "replay__capacity": None}, "--teacher fixed needs --presents SUITE"),
+        ({"student__policy_gain": 0}, "--student.policy-gain must be a positive number, not 0"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
 )
@@ -369,6 +371,17 @@ def test_a_run_is_not_resumed_with_another_configuration(run: Path, options: dic
     said = command("train", "icy_road", *words(**options), "--out", run, "--resume")
     assert_refused(said, f"'{run}' holds a run with another configuration: {difference}")
     assert contents(run) == before
+
+
+def test_a_run_goes_on_as_it_was_begun_without_any_option_but_its_folder(run: Path) -> None:
+    """Seeds, sizes and all else are in the folder."""
+    before = read_metrics(run)
+    said = command("train", "icy_road", "--out", run, "--resume", "--steps", 2 * UPDATES * STEPS_PER_UPDATE, "--json")
+    assert said.status == 0, said.err
+    assert len(said.json["seeds"]) == 4
+    after = read_metrics(run)
+    assert after[: len(before)] == before
+    assert after[-1]["update"] == 2 * UPDATES
 
 
 def test_a_run_of_another_environment_is_not_resumed(run: Path, worlds: str) -> None:

@@ -7,6 +7,7 @@ the western wall: MultiRoom has the first room entered from there.)
 """
 
 import argparse
+import sys
 from collections import Counter
 
 import jax
@@ -16,6 +17,7 @@ from jaxtyping import Array, Bool, PRNGKeyArray
 import samplr
 from samplr.compiling import jit
 from samplr.envs.api import Level
+from samplr.envs.fruit_choice import FruitChoice
 from samplr.envs.fruit_choice.terrain import Rooms
 from samplr.evaluation import play_episode
 
@@ -29,7 +31,12 @@ def main() -> None:
     arguments.add_argument("--rooms", type=int, default=5, help="of each level")
     arguments.add_argument("--levels", type=int, default=192, help="how many")
     options = arguments.parse_args()
-    run = samplr.load(options.policies)
+    try:
+        run = samplr.load(options.policies)
+    except samplr.errors.SamplrError as error:
+        sys.exit(str(error))
+    if not isinstance(run.env, FruitChoice) or not 2 <= options.rooms <= run.env.max_rooms:
+        sys.exit(f"'{options.policies}' must be of fruit choice, and --rooms from 2 to as many as its levels have")
     env, network = run.env.for_evaluation(), run.policy.network
     sample = env.with_rooms(options.rooms)
 

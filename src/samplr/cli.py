@@ -144,7 +144,7 @@ def train(words: list[str]) -> None:
     command = generic[Config[type(defaults.env)]]  # type: ignore[misc]
     out = _value_of("--out", words)
     if "--resume" in words and out is not None and _value_of("--config", words) is None:
-        defaults = _as_recorded(defaults, Path(out))
+        defaults = _as_recorded(defaults, _value_of("--method", words), Path(out))
     default = Train(defaults, out=tyro.MISSING)
     options = tyro.cli(command, default=default, args=words[1:], prog=f"samplr train {words[0]}")
     for line in without_effect(options.settings, defaults):
@@ -153,15 +153,18 @@ def train(words: list[str]) -> None:
     _show(run.summary if options.json else _summary_table(run.summary))
 
 
-def _as_recorded(defaults: Any, out: Path) -> Any:
-    """The defaults for a run that goes on: what it may change is as its folder says, unless options say otherwise."""
-    from samplr.run import MAY_CHANGE
+def _as_recorded(defaults: Any, method: str | None, out: Path) -> Any:
+    """The defaults for a run that goes on: all is as its folder says, unless options say otherwise."""
+    from samplr.config import from_json
     from samplr.store import read_config
 
     if not (out / "config.json").is_file():
         return defaults
-    recorded = read_config(out)
-    return dataclasses.replace(defaults, **{name: recorded[name] for name in MAY_CHANGE if name in recorded})
+    recorded = from_json(read_config(out))
+    if type(recorded.env) is not type(defaults.env):
+        return defaults  # the folder will refuse it
+    pair = {} if method is None else {"teacher": defaults.teacher, "grounding": defaults.grounding}
+    return dataclasses.replace(recorded, **pair)
 
 
 def _train_defaults(env: str, method: str | None, file: str | None) -> Any:

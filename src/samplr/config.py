@@ -226,6 +226,8 @@ def validate(config: Config) -> None:
     _validate_numbers(config)
     student, replay = config.student, config.replay
     if config.teacher == "fixed":
+        if not config.presents:
+            raise SamplrError("--teacher fixed needs --presents SUITE or SUITE/CONDITION: see `samplr list suites`")
         levels_named(config.env, config.presents)
         if config.fictitious.posterior == "learned" or config.fictitious.prior == "estimated":
             raise SamplrError("--teacher fixed presents no levels of the ground truth that a belief could learn from")

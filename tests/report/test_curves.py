@@ -91,6 +91,12 @@ class TestChart:
         assert 10 < heights[1] < heights[0] < 192
         assert {"<r>", "x&y", "1M", "2M"} <= {text.text for text in drawing.all("text")}
 
+    def test_a_run_that_has_not_learned_yet_has_no_length(self) -> None:
+        line = Line("new", 0, Curve(np.zeros(2), np.array([1.0, 2.0]), np.array([0.0, 0.0])))
+        (polyline,) = Page.of(chart([line], title="a", x_label="gradient updates")).all("polyline")
+        places = {point.split(",")[0] for point in polyline.attributes["points"].split()}
+        assert len(places) == 1
+
     @pytest.mark.parametrize(
         ("value", "shown"),
         [(0, "0"), (1500, "1.5k"), (2e6, "2M"), (3e9, "3G"), (0.05, "0.05"), (-4, "−4"), (1e-17, "0")],

@@ -308,6 +308,14 @@ class TestRefusals:
         with pytest.raises(SamplrError, match="--set takes name=value"):
             parse_settings([word])
 
+    def test_a_setting_that_is_given_twice(self) -> None:
+        with pytest.raises(SamplrError, match=r"--set has student\.learning_rate twice"):
+            parse_settings(["student.learning_rate=3e-4", "student.learning-rate=1e-3"])
+
+    @pytest.mark.parametrize(("word", "value"), [("false", False), ("False", False), ("True", True), ("a", "a")])
+    def test_truth_values_are_taken_as_json_and_as_python_have_them(self, word: str, value: object) -> None:
+        assert parse_settings([f"env.show-counts={word}"]) == {"env.show_counts": value}
+
 
 class TestHowLong:
     def test_by_what_was_measured_of_the_same_variant(self, study: Path) -> None:

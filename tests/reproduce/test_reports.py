@@ -275,8 +275,15 @@ class TestControlled:
         plain = CONTROLLED.config(CONTROLLED.variants["samplr"], steps=2000)
         for change, (_, settings) in {**controlled.CHANGES, **controlled.OF_SAMPLR_ALONE}.items():
             changed = CONTROLLED.config(CONTROLLED.variants[controlled.named("samplr", change)], steps=2000)
-            assert len(settings) == bool(change)
+            assert len(settings) == (len(controlled.LINEAGE) if change == "lineage" else bool(change))
             assert (changed != plain) == bool(change)
+
+    def test_the_lineages_student_is_the_same_under_every_method(self) -> None:
+        methods = ("dr", "naive", "robust_plr", "samplr")
+        configs = [CONTROLLED.config(CONTROLLED.variants[f"{method}_lineage"], steps=2000) for method in methods]
+        assert [config.method for config in configs] == list(methods)
+        assert all((config.student, config.env) == (configs[0].student, configs[0].env) for config in configs)
+        assert configs[0].student.policy_gain == pytest.approx(2**0.5)
 
 
 class TestFruit:

@@ -99,7 +99,9 @@ def _frame(lines: Sequence[Line], reference: tuple[str, float] | None) -> _Frame
     pad = 0.06 * (high - low) or max(abs(high), 1.0) * 0.1
     # A share or a count cannot be negative, and its axis does not suggest that it could.
     bottom = 0.0 if 0 <= low < pad else low - pad
-    return _Frame((0.0, max([float(line.curve.x[-1]) for line in lines], default=1.0)), (bottom, high + pad))
+    # Nothing was learned yet where all lines end at 0.
+    end = max([float(line.curve.x[-1]) for line in lines], default=0.0) or 1.0
+    return _Frame((0.0, end), (bottom, high + pad))
 
 
 def _axes(frame: _Frame, x_label: str) -> list[str]:

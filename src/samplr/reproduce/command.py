@@ -74,10 +74,14 @@ def parse_settings(words: Sequence[str]) -> dict[str, Any]:
         name, equals, value = word.partition("=")
         if not equals or not name or not value:
             raise SamplrError(f"--set takes name=value, as student.learning_rate=3e-4, not '{word}'")
+        name = name.replace("-", "_")
+        if name in settings:
+            raise SamplrError(f"--set has {name} twice")
         try:
-            settings[name.replace("-", "_")] = json.loads(value)
+            settings[name] = json.loads(value)
         except ValueError:
-            settings[name.replace("-", "_")] = value
+            # As Python writes them, and tables show them.
+            settings[name] = {"True": True, "False": False}.get(value, value)
     return settings
 
 

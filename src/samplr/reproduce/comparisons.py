@@ -130,7 +130,7 @@ def claims_tables(results: Sequence[Mapping[str, Any]], digits: int) -> list[Tab
             f"{row['difference']:.{shown}f}",
             f"{row['low']:.{shown}f}…{row['high']:.{shown}f}",
             f"{row['effect_size']:.1f}",
-            f"{row['p_value']:.1g}",
+            f"{row['p_value']:.2f}" if row["p_value"] >= 0.01 else f"{row['p_value']:.1g}",
             f"{row['power']:.2f}",
             f"{row['detectable']:.{shown}f}",
             "yes" if row["holds"] else "NO",

@@ -49,7 +49,7 @@ CHANGES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "gain": ("a policy that looks from the first", {"student.policy_gain": LINEAGE["student.policy_gain"]}),
     "lineage": ("the lineage's student", LINEAGE),
 }
-"""By name: what is changed, in words and in the configuration."""
+"""By name: what is changed, in words and in the configuration. The last changes all that the lineage has otherwise."""
 
 OF_SAMPLR_ALONE: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "m4": ("M = 4", {"fictitious.samples": 4}),

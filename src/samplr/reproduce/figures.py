@@ -16,7 +16,7 @@ from samplr.reproduce.studies import Data
 
 STYLES: Mapping[str, tuple[str, Any]] = {
     "dr": (COLOURS["dr"], "-"),
-    "plr": ("#E69F00", "-"),
+    "plr": ("#E69F00", "--"),
     "robust_plr": (COLOURS["robust_plr"], "-"),
     "naive": (COLOURS["naive"], (0, (5, 1))),
     "samplr": (COLOURS["samplr"], "-"),
@@ -216,7 +216,7 @@ def curriculum(data: Data) -> Figure:
         for figure_name, look in (("icy", how), ("fictitious", {**how, "ls": ":"})):
             share = [sum(row[figure_name] for row in of) / sum(row["tiles"] for row in of) for of in met.values()]
             tiles.plot([max(revealed, 0.5) for revealed in met], share, **look)
-    levels.set(xlabel="share of the track that is icy: more than", ylabel="levels presented")
+    levels.set(xlabel="share of the track that is icy: at least", ylabel="levels presented")
     _mark_ground_truth(tiles, data)
     tiles.plot([], [], color=GREY, ls=":", label="as the posterior expects")
     # From none, drawn at one half, to all: a logarithmic axis without curves needs to be told.
@@ -253,7 +253,8 @@ def returns_by_ice(data: Data, paper: Mapping[str, Mapping[str, tuple[float, flo
     for name, conditions in paper.items():
         known = [(float(c.removeprefix("q=")), *numbers) for c, numbers in conditions.items() if c.startswith("q=")]
         if name in data.variants:
-            theirs.errorbar(*np.transpose(known), color=STYLES[name][0], marker="o", ms=4, capsize=2)
+            colour, line = STYLES[name]
+            theirs.errorbar(*np.transpose(known), color=colour, ls=line, marker="o", ms=4, capsize=2)
     for axis, title in ((ours, "ours"), (theirs, "the paper's Table 1")):
         axis.set_title(title)
         axis.set_xlabel("rate of ice q")
