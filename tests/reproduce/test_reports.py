@@ -96,6 +96,10 @@ class TestClaims:
         (table,) = claims_tables([small, large], 1)
         shown = [list(column.cells) for column in table.columns]
         assert shown[2:4] == [["-0.005", "-51.2"], ["-0.007…-0.003", "-68.0…-34.0"]]
+        (table,) = claims_tables([small], 1, shares=["ice"])
+        assert table.title == "below: ice in %"
+        shown = [next(iter(column.cells)) for column in table.columns]
+        assert (*shown[2:4], shown[7]) == ("-0.51", "-0.68…-0.34", "0.19")
 
 
 class TestTable1:

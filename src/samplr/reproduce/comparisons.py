@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from rich import box
@@ -105,17 +105,20 @@ def cell_of_orders(estimated: Mapping[str, Any]) -> str:
     return f"{estimated['mean']:.2g}" + ("" if unknown else f"±{error:.1g}")
 
 
-def claims_tables(results: Sequence[Mapping[str, Any]], digits: int) -> list[Table]:
+def claims_tables(results: Sequence[Mapping[str, Any]], digits: int, *, shares: Collection[str] = ()) -> list[Table]:
     """A table for each claim and figure, with a row for each test.
 
     **Arguments:**
 
     - `digits`: after the point, where the differences that a test can find do not ask for more.
+    - `shares`: figures that are told in percent.
     """
     tables = {}
     for row in results:
         heading = row["claim"] + (f" ({row['setting']})" if row["setting"] else "")
-        heading += f": {row['figure'].replace('_', ' ')}"
+        is_share = row["figure"] in shares
+        unit, factor = (" in %", 100.0) if is_share else ("", 1.0)
+        heading += f": {row['figure'].replace('_', ' ')}{unit}"
         if heading not in tables:
             tables[heading] = Table(title=heading, box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1))
             for column in ("test", "equal", "a − b", "95 %", "d", "p", "power", "finds", "holds"):
@@ -123,16 +126,17 @@ def claims_tables(results: Sequence[Mapping[str, Any]], digits: int) -> list[Tab
                 justify: Literal["left", "right"] = "left" if left else "right"
                 tables[heading].add_column(column, justify=justify, no_wrap=not left, overflow="fold")
         sign = {"less": "<", "greater": ">", "two-sided": "≠"}[row["alternative"]]
-        shown = max(digits, _digits_for(row["detectable"]))
+        difference, low, high, finds = (factor * row[name] for name in ("difference", "low", "high", "detectable"))
+        shown = max(digits, _digits_for(finds) + is_share)
         tables[heading].add_row(
             f"{row['a']} {sign} {row['b']}",
             "steps" if row["basis"] == "steps" else "updates",
-            f"{row['difference']:.{shown}f}",
-            f"{row['low']:.{shown}f}…{row['high']:.{shown}f}",
+            f"{difference:.{shown}f}",
+            f"{low:.{shown}f}…{high:.{shown}f}",
             f"{row['effect_size']:.1f}",
             f"{row['p_value']:.2f}" if row["p_value"] >= 0.01 else f"{row['p_value']:.1g}",
             f"{row['power']:.2f}",
-            f"{row['detectable']:.{shown}f}",
+            f"{finds:.{shown}f}",
             "yes" if row["holds"] else "NO",
         )
     return list(tables.values())

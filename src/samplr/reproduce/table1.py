@@ -113,7 +113,7 @@ def report(data: Data) -> Report:
     if of_ours.variants:
         figures_drawn["curriculum_past_the_paper"] = figures.curriculum(of_ours)
     tables = [table for basis in BASES for table in _rich_tables(data, basis, results["table"][basis])]
-    tables += claims_tables(results["claims"], 1)
+    tables += claims_tables(results["claims"], 1, shares=["ice"])
     return Report(results, tables, figures_drawn)
 
 
