@@ -48,7 +48,6 @@ def test_a_suite_is_presented_with_all_its_conditions_equally_often() -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"presents": ""}, "suite"),
         ({"presents": "nowhere/q=0.6"}, "nowhere"),
         ({"presents": "fixed_rates/"}, "condition of suite 'fixed_rates'"),
         ({"presents": "fixed_rates/q=0.61"}, "q=0.61"),
@@ -62,6 +61,7 @@ def test_a_condition_that_is_not_there_is_named(changes: dict[str, Any], says: s
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
+        ({"presents": ""}, "--teacher fixed needs --presents SUITE"),
         ({"teacher": "dr"}, "--presents is for --teacher fixed"),
         ({"grounding": "fictitious", "fictitious__posterior": "learned"}, "no levels of the ground truth"),
         ({"grounding": "fictitious", "fictitious__prior": "estimated"}, "no levels of the ground truth"),
