@@ -17,6 +17,7 @@ def printed(tool: str, student: str, *options: str) -> list[str]:
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_the_last_doors_that_a_student_learns_to_open_are_in_western_walls() -> None:
     lines = printed("doors_opened.py", "fruit/policies/naive_q0.7.npz", "--rooms", "4", "--levels", "60")
     shares = {}
