@@ -127,7 +127,7 @@ def parts(runs: int) -> None:
     def look(worlds: Any, drives: Any) -> Any:
         def one(carry: Any) -> Any:
             drives, seen = carry
-            views = jax.vmap(env._view)(worlds.road, worlds.raster, drives)
+            views = jax.vmap(env._view)(worlds.track, worlds.road, worlds.scenery, drives)
             moved = eqx.tree_at(lambda d: d.car.angle, drives, drives.car.angle + 0.01)
             return moved, seen + jnp.sum(views, dtype=jnp.uint32)
 

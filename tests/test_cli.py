@@ -18,7 +18,7 @@ import pytest
 import samplr
 from samplr import run as run_module
 from samplr.config import METHODS, to_json
-from samplr.envs.black_ice import BlackIce
+from samplr.envs.black_ice import BlackIce, SketchedBlackIce
 from samplr.envs.fruit_choice import FruitChoice
 from samplr.envs.icy_road.world import EVALUATED_RATES, IcyRoad
 from samplr.errors import SamplrError
@@ -638,6 +638,7 @@ def test_the_help_of_train_shows_the_settings_of_the_environment(arguments: list
             {
                 "icy_road": {"what": (IcyRoad.__doc__ or "").split("\n")[0]},
                 "black_ice": {"what": (BlackIce.__doc__ or "").split("\n")[0]},
+                "black_ice_sketch": {"what": (SketchedBlackIce.__doc__ or "").split("\n")[0]},
                 "fruit_choice": {"what": (FruitChoice.__doc__ or "").split("\n")[0]},
             },
         ),
@@ -647,7 +648,11 @@ def test_the_help_of_train_shows_the_settings_of_the_environment(arguments: list
             {
                 "icy_road ground_truth": {"conditions": ["ground_truth"]},
                 "icy_road fixed_rates": {"conditions": [f"q={rate:g}" for rate in EVALUATED_RATES]},
-                **{f"black_ice {name}": {"conditions": list(suite)} for name, suite in BlackIce().suites().items()},
+                **{
+                    f"{world} {name}": {"conditions": list(suite)}
+                    for world in ("black_ice", "black_ice_sketch")
+                    for name, suite in BlackIce().suites().items()
+                },
                 **{
                     f"fruit_choice {name}": {"conditions": list(suite)}
                     for name, suite in FruitChoice().suites().items()

@@ -17,6 +17,7 @@ from samplr.config import (
     validate,
     without_effect,
 )
+from samplr.envs import ENVIRONMENTS
 from samplr.envs.icy_road import IcyRoad
 from samplr.errors import SamplrError, UnknownNameError
 
@@ -329,7 +330,7 @@ def test_settings_that_a_method_does_not_use_are_named(method: str, changes: dic
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("env", ["icy_road", "black_ice", "fruit_choice"])
+@pytest.mark.parametrize("env", ENVIRONMENTS)
 def test_defaults_change_nothing_in_vain(method: str, env: str) -> None:
     """An environment's defaults are for all methods, and not the user's doing."""
     config = default_config(env, method)

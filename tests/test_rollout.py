@@ -327,9 +327,10 @@ def test_a_critic_that_is_not_informed_leaves_no_trace_of_what_is_hidden(rollout
     assert all(rollout.hidden is None for rollout in rollouts.values())
 
 
-@pytest.mark.parametrize("name", ["icy_road", "black_ice", "fruit_choice"])
-def test_no_loop_of_a_rollout_asks_the_host_whether_it_goes_on(name: str) -> None:
+@pytest.mark.parametrize("name", ["icy_road", "black_ice", "black_ice_sketch", "fruit_choice"])
+def test_no_loop_of_a_rollout_asks_the_host_whether_it_goes_on(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # A loop of unknown length, such as one that draws until all draws are accepted, stalls a GPU after every turn.
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     config = default_config(name, "samplr", workers=1, student__minibatches=1)
     levels = jax.eval_shape(
         lambda: jax.tree.map(lambda leaf: leaf[None], config.env.sample_level(key=jax.random.key(0)))

@@ -26,7 +26,7 @@ samplr: reinforcement learning with adaptive curricula that stay grounded
   samplr eval RUN --suite NAME      let trained runs play a suite of levels
   samplr film RUN --out FILE        film a trained run
   samplr report RUN... --out FILE   put runs and studies on one page, with their levels and films
-  samplr reproduce STUDY --out DIR  the paper's experiments: theory, table1, controlled or fruit
+  samplr reproduce STUDY --out DIR  the paper's experiments: theory, table1, controlled, sketch or fruit
   samplr list envs|methods|suites   what there is
 
 samplr COMMAND --help says more. ENV is a name or an import path, my_package:MyEnv."""
@@ -343,7 +343,7 @@ def make_film(words: list[str]) -> None:
 class Reproduce:
     """Repeat an experiment of the paper, in pieces: what is done is not repeated, what was stopped goes on."""
 
-    study: tyro.conf.Positional[Literal["theory", "table1", "controlled", "fruit"]]
+    study: tyro.conf.Positional[Literal["theory", "table1", "controlled", "sketch", "fruit"]]
     """`theory` on icy road (minutes on two CPU cores); `table1` on black ice, `controlled` there with one change at a
     time, `fruit` on fruit choice (all three: a GPU)."""
     out: Path

@@ -21,7 +21,7 @@ def fill(root: Path, study: Study, names: list[str], settings: dict[str, Any] | 
     folder = StudyFolder.open(root, study, None)
     variants = with_settings({name: study.variants[name] for name in names}, settings or {})
     folder.register(variants)
-    make = {"table1": _drive, "controlled": _drive_elsewhere, "fruit": _eat}[study.name]
+    make = {"table1": _drive, "controlled": _drive_elsewhere, "sketch": _drive_by_numbers, "fruit": _eat}[study.name]
     for place, (name, variant) in enumerate(variants.items()):
         rng = np.random.default_rng(place)
         for kind, rows in make(study, variant, rng, ahead=50.0 if settings else 0.0).items():
@@ -94,6 +94,33 @@ def _drive_elsewhere(
     rates = [row for rate in ("q=0", "q=0.3", "q=0.4", "q=0.6") for row in played(rate)]
     training = [{"seed": s, **last, "seconds": 1.0, **dict.fromkeys(study.training_figures)} for s in SEEDS]
     return {"training": training, "ground_truth": played("ground_truth"), "fixed_rates": rates}
+
+
+def _drive_by_numbers(
+    study: Study, variant: Variant, rng: np.random.Generator, ahead: float
+) -> dict[str, list[dict[str, Any]]]:
+    """As elsewhere, with worse returns at higher rates, at half of the training as well, and with ice on the way."""
+    made = _drive_elsewhere(study, variant, rng, ahead)
+    tracks = [{**row, "return_cvar": row["return"] - 300} for row in made["ground_truth"]]
+    rates = [
+        {**row, "condition": f"q={rate:g}", "return": row["return"] - 500 * rate}
+        for rate in (0, 0.2, 0.4, 0.6, 0.8)
+        for row in made["ground_truth"]
+    ]
+    ice = 0.5 * (0.3 if "presents" in variant.changes else ICE[variant.method])
+    seen = [{f"replay/{name}": value for name, value in (("visited", 0.5), ("visited_icy", ice))}]
+    return {
+        "training": [{**row, **of} for row in made["training"] for of in seen],
+        "ground_truth": _with_half(tracks),
+        "fixed_rates": _with_half(rates),
+    }
+
+
+def _with_half(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What was played in the end, and 40 points lower at half of the way."""
+    times = ("update", "steps", "gradient_updates")
+    earlier = [{**row, **{time: row[time] // 2 for time in times}, "return": row["return"] - 40} for row in rows]
+    return [*earlier, *rows]
 
 
 def _eat(study: Study, variant: Variant, rng: np.random.Generator, ahead: float) -> dict[str, list[dict[str, Any]]]:

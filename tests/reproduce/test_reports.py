@@ -11,7 +11,20 @@ import pytest
 from matplotlib.figure import Figure
 
 from reproduce.synthetic import DRIVERS, ICE, SEEDS, fill
-from samplr.reproduce import CONTROLLED, FRUIT, STUDIES, TABLE1, THEORY, controlled, figures, reproduce, table1
+from samplr.envs.black_ice import SketchedBlackIce
+from samplr.reproduce import (
+    CONTROLLED,
+    FRUIT,
+    SKETCH,
+    STUDIES,
+    TABLE1,
+    THEORY,
+    controlled,
+    figures,
+    reproduce,
+    sketch,
+    table1,
+)
 from samplr.reproduce.comparisons import Claim, cell, cell_of_orders, claims_tables, estimate, in_percent, outcome_of
 from samplr.reproduce.folder import Batch, StudyFolder
 from samplr.reproduce.studies import Data, Report, Study
@@ -288,6 +301,57 @@ class TestControlled:
         assert [config.method for config in configs] == list(methods)
         assert all((config.student, config.env) == (configs[0].student, configs[0].env) for config in configs)
         assert configs[0].student.policy_gain == pytest.approx(2**0.5)
+
+
+class TestSketch:
+    @pytest.fixture(scope="class")
+    @staticmethod
+    def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
+        root = tmp_path_factory.mktemp("sketch") / "out"
+        fill(root, SKETCH, list(SKETCH.variants))
+        return reproduce(SKETCH, root, only="report", progress=False)
+
+    def test_a_variant_is_one_of_the_papers_or_a_fixed_teacher_told_or_not(self) -> None:
+        assert len(SKETCH.variants) == 2 * (len(sketch.PAPERS) + len(controlled.FIXED) - 1)
+        for name, variant in SKETCH.variants.items():
+            config = SKETCH.config(variant, steps=2000)
+            assert type(config.env) is SketchedBlackIce
+            assert config.env.show_evidence == name.endswith("_evidence")
+            assert config.student.learning_rate == pytest.approx(3e-4)
+            assert (config.teacher == "fixed") == name.startswith(("fixed", "wide"))
+
+    @pytest.mark.parametrize("told", ["", "_evidence"])
+    def test_the_papers_claims_are_tested_among_students_of_a_kind(self, report: Report, told: str) -> None:
+        rows = [row for row in found(report, basis="steps") if row["claim"][:2] in ("a:", "b:", "c:", "d:")]
+        rows = [row for row in rows if row["claim"].endswith("told the evidence") == bool(told)]
+        assert len(rows) == len(table1.claims())
+        assert all(row[side].endswith("_evidence") == bool(told) for row in rows for side in ("a", "b"))
+        assert all(row["holds"] for row in rows)
+
+    def test_they_are_tested_at_equal_updates_too(self, report: Report) -> None:
+        """DR has learned as often as SAMPLR in the end when it has gone half of its way, 40 points lower."""
+        below = {
+            basis: next(row for row in found(report, basis=basis) if (row["a"], row["b"]) == ("samplr", "dr"))
+            for basis in ("steps", "gradient updates")
+        }
+        gained = below["gradient updates"]["difference"] - below["steps"]["difference"]
+        assert gained == pytest.approx(40)
+
+    def test_ice_is_told_in_the_table(self, report: Report) -> None:
+        table = report.results["table"]["steps"]
+        assert list(table) == list(SKETCH.variants)
+        assert table["samplr"]["ice"]["mean"] == pytest.approx(0.1)
+        assert table["fixed_evidence"]["ice"]["mean"] == pytest.approx(0.3)
+        assert [t.row_count for t in report.tables[:2]] == [len(SKETCH.variants)] * 2
+
+    def test_the_figures_have_a_panel_for_each_kind_of_student(self, report: Report) -> None:
+        for name, lines_of in (("returns_by_ice", 6), ("returns_by_ice_fixed_teachers", 6)):
+            axes = report.figures[name].axes
+            assert [axis.get_title() for axis in axes] == ["not told the evidence", "told the evidence"]
+            assert [len(axis.containers) for axis in axes] == [lines_of] * 2
+        first = report.figures["returns_by_ice"].axes[0].containers[0].lines[0]
+        assert list(first.get_xdata()) == [0, 0.2, 0.4, 0.6, 0.8]
+        assert (np.diff(first.get_ydata()) < 0).all()
 
 
 class TestFruit:

@@ -11,6 +11,7 @@ from samplr.errors import SamplrError, UnknownNameError, in_one_line
 ENVIRONMENTS = {
     "icy_road": "samplr.envs.icy_road:IcyRoad",
     "black_ice": "samplr.envs.black_ice:BlackIce",
+    "black_ice_sketch": "samplr.envs.black_ice:SketchedBlackIce",
     "fruit_choice": "samplr.envs.fruit_choice:FruitChoice",
 }
 """The worlds that come with samplr: name and import path."""

@@ -4,8 +4,9 @@ from samplr.reproduce.command import parse_settings as parse_settings
 from samplr.reproduce.command import reproduce as reproduce
 from samplr.reproduce.controlled import CONTROLLED
 from samplr.reproduce.fruit import FRUIT
+from samplr.reproduce.sketch import SKETCH
 from samplr.reproduce.studies import Study
 from samplr.reproduce.table1 import TABLE1
 from samplr.reproduce.theory import THEORY
 
-STUDIES: dict[str, Study] = {study.name: study for study in (THEORY, TABLE1, CONTROLLED, FRUIT)}
+STUDIES: dict[str, Study] = {study.name: study for study in (THEORY, TABLE1, CONTROLLED, SKETCH, FRUIT)}

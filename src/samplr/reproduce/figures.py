@@ -25,6 +25,11 @@ STYLES: Mapping[str, tuple[str, Any]] = {
     "samplr_exact": (COLOURS["samplr_exact"], "-"),
     "samplr_eager": ("#000000", "-"),
     "samplr_wide": (COLOURS["samplr_exact"], "-"),
+    "dr_fictitious": (COLOURS["dr"], "--"),
+    "fixed": (COLOURS["robust_plr"], "-"),
+    "fixed_fictitious": (COLOURS["robust_plr"], "--"),
+    "wide": (COLOURS["samplr_exact"], "-"),
+    "wide_fictitious": (COLOURS["samplr_exact"], "--"),
 }
 """Okabe and Ito's colours, as in the other figures, and broken lines where two of them are near each other."""
 
@@ -243,13 +248,8 @@ def returns_by_ice(data: Data, paper: Mapping[str, Mapping[str, tuple[float, flo
     x = {rate: float(rate.removeprefix("q=")) for rate in rates}
     for name in data.variants:
         found = {rate: list(scores(pick(_of(f1, name), ice=rate), "return").values()) for rate in rates}
-        if not all(found.values()):
-            continue
-        errors = [np.std(v, ddof=1) / np.sqrt(len(v)) if len(v) > 1 else 0.0 for v in found.values()]
-        colour, line = style(data, name)
-        means = [np.mean(values) for values in found.values()]
-        title = data.variants[name].title
-        ours.errorbar(list(x.values()), means, errors, color=colour, ls=line, marker="o", ms=4, capsize=2, label=title)
+        if all(found.values()):
+            _draw_by_rate(ours, data, name, list(x.values()), list(found.values()))
     for name, conditions in paper.items():
         known = [(float(c.removeprefix("q=")), *numbers) for c, numbers in conditions.items() if c.startswith("q=")]
         if name in data.variants:
@@ -257,12 +257,41 @@ def returns_by_ice(data: Data, paper: Mapping[str, Mapping[str, tuple[float, flo
             theirs.errorbar(*np.transpose(known), color=colour, ls=line, marker="o", ms=4, capsize=2)
     for axis, title in ((ours, "ours"), (theirs, "the paper's Table 1")):
         axis.set_title(title)
-        axis.set_xlabel("rate of ice q")
-        axis.axhline(0, color=GREY, lw=0.6)
-        axis.spines[["top", "right"]].set_visible(False)
+        _dress_by_rate(axis)
     ours.set_ylabel("return on the F1 circuits")
     _legend(figure, [ours])
     return figure
+
+
+def returns_by_rate(panels: Mapping[str, Data], rows: Sequence[Row], rates: Sequence[str]) -> Figure:
+    """Return by rate of ice: a panel for each group of variants, from rows that have a return under each rate."""
+    figure = _figure(4.5 * len(panels), 4.4)
+    axes = list(np.ravel(figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)))
+    x = [float(rate.removeprefix("q=")) for rate in rates]
+    for axis, (title, data) in zip(axes, panels.items(), strict=True):
+        for name in data.variants:
+            found = [list(scores(_of(rows, name), rate).values()) for rate in rates]
+            if all(found):
+                _draw_by_rate(axis, data, name, x, found)
+        axis.set_title(title)
+        _dress_by_rate(axis)
+    axes[0].set_ylabel("return on new tracks")
+    _legend(figure, axes)
+    return figure
+
+
+def _draw_by_rate(axis: Axes, data: Data, name: str, x: Sequence[float], found: Sequence[Sequence[float]]) -> None:
+    """A variant's mean and standard error at each rate of ice, from its scores there."""
+    colour, line = style(data, name)
+    errors = [np.std(values, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else 0.0 for values in found]
+    how = {"color": colour, "ls": line, "marker": "o", "ms": 4, "capsize": 2, "label": data.variants[name].title}
+    axis.errorbar(x, [np.mean(values) for values in found], errors, **how)
+
+
+def _dress_by_rate(axis: Axes) -> None:
+    axis.set_xlabel("rate of ice q")
+    axis.axhline(0, color=GREY, lw=0.6)
+    axis.spines[["top", "right"]].set_visible(False)
 
 
 def gaps(found: Sequence[Row], conditions: Sequence[str]) -> Figure:

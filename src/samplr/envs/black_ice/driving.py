@@ -1,6 +1,9 @@
 """Driving: one frame after the other, what is visited, what is earned, and when it ends."""
 
+import functools
 import math
+import operator
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -10,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 from samplr import trees
 from samplr.envs.black_ice.contacts import TileGeometry, touching
 from samplr.envs.black_ice.ice import IceRule, acting_tiles, friction_limit
+from samplr.envs.black_ice.nearby import Nearby, nearby, picked, room, tiles_near
 from samplr.envs.black_ice.physics import Car, drive_frame, hull_origin, park, start
 from samplr.envs.black_ice.tracks import Track
 from samplr.errors import SamplrError
@@ -54,6 +58,17 @@ class Rules(eqx.Module):
 TRAINING = Rules()
 
 
+class Rest(eqx.Module):
+    """Of a road some of whose tiles were left out: what must be known of all of it."""
+
+    tiles: int = eqx.field(static=True)
+    """How many there are in all."""
+    visited: Int[Array, ""]
+    """How many of those that were left out are visited."""
+    first: Bool[Array, " tiles"]
+    """Which of those that are here is the first of all."""
+
+
 class Road(eqx.Module):
     """What the car drives on."""
 
@@ -61,6 +76,8 @@ class Road(eqx.Module):
     playfield: Float[Array, ""]
     """Distance from the middle at which the world ends."""
     frame_limit: Int[Array, ""]
+    rest: Rest | None = None
+    """Where only some of the tiles are here, the others."""
 
 
 class Drive(eqx.Module):
@@ -94,7 +111,7 @@ def begin(track: Track, tiles: TileGeometry, rules: Rules, rule: IceRule) -> Dri
         revealed=none,
         frame=jnp.int32(0),
         idle=jnp.int32(0),
-        pending=_worth(visited, rules),
+        pending=_worth(visited, visited.size, rules),
         terminated=jnp.array(False),
         lap=jnp.array(False),
     )
@@ -107,7 +124,25 @@ def drive(
 
     **Returns:** the drive, and what it has earned.
     """
+    if room(icy.size) == icy.size:
+        return _hold(road, before, icy, action, rules, rule)
+    near = nearby(road.tiles, before.car, rules.action_repeat)
+    after, earned = _hold(*_near(road, before, icy, near), action, rules, rule)
+    after = _on_the_whole_road(before, after, near)
 
+    # A loop of one turn at most: a batch of cars goes round if any of them needs it, where it would always compute both
+    # sides of a `cond`. What the turn does depends on the flag, or the compiler would do it before the loop.
+    def with_all_tiles(found: Any) -> Any:
+        crowded = found[2]
+        return *_hold(road, before, icy & crowded, action, rules, rule), jnp.array(False)
+
+    after, earned, _ = jax.lax.while_loop(lambda found: found[2], with_all_tiles, (after, earned, near.crowded))
+    return after, earned
+
+
+def _hold(
+    road: Road, before: Drive, icy: Bool[Array, " tiles"], action: Float[Array, "3"], rules: Rules, rule: IceRule
+) -> tuple[Drive, Float[Array, ""]]:
     def frame(_: Array, carry: tuple[Drive, Array]) -> tuple[Drive, Array]:
         now, earned = carry
         over = now.terminated | cut_off(road, now, rules)
@@ -115,6 +150,32 @@ def drive(
         return trees.where(over, now, after), earned + jnp.where(over, 0.0, reward)
 
     return jax.lax.fori_loop(0, rules.action_repeat, frame, (before, jnp.zeros(())))
+
+
+def _near(
+    road: Road, drive: Drive, icy: Bool[Array, " tiles"], near: Nearby
+) -> tuple[Road, Drive, Bool[Array, " tiles"]]:
+    """Road, drive and ice of the tiles within reach."""
+    here = _with_marks(drive, picked(near, _marks(drive)))
+    rest = Rest(icy.size, jnp.sum(drive.visited) - jnp.sum(here.visited), near.index == 0)
+    return Road(tiles_near(near, road.tiles), road.playfield, road.frame_limit, rest), here, picked(near, icy)
+
+
+def _on_the_whole_road(before: Drive, here: Drive, near: Nearby) -> Drive:
+    """A drive among the tiles within reach, with the others as they were before."""
+    return _with_marks(here, _marks(before).at[near.index].set(_marks(here), mode="drop"))
+
+
+def _marks(drive: Drive) -> Int[Array, " tiles"]:
+    """All that a drive says of each tile as one number, so that places are looked up once and not six times."""
+    by_tile = (*drive.acting, drive.visited, drive.revealed)
+    return functools.reduce(operator.or_, (marked.astype(int) << bit for bit, marked in enumerate(by_tile)))
+
+
+def _with_marks(drive: Drive, marks: Int[Array, " tiles"]) -> Drive:
+    """A drive with what such numbers say."""
+    *acting, visited, revealed = ((marks >> bit & 1).astype(bool) for bit in range(6))
+    return eqx.tree_at(lambda d: (d.acting, d.visited, d.revealed), drive, (jnp.stack(acting), visited, revealed))
 
 
 def cut_off(road: Road, drive: Drive, rules: Rules) -> Bool[Array, ""]:
@@ -133,10 +194,10 @@ def drive_one_frame(
     touched = jnp.any(contacts.touched, axis=0)
     new, visited = touched & ~now.visited, now.visited | touched
     idle = jnp.where(jnp.any(new) | (now.pending > 0), 0, now.idle + 1)
-    lap = jnp.all(visited) | (new[0] & (jnp.mean(visited, dtype=jnp.float32) > rules.lap_share))
+    lap = _is_lap(road, new, visited, rules)
     out = jnp.max(jnp.abs(hull_origin(car))) > road.playfield
     over = lap | out if rules.idle_truncates else lap | out | rules.is_stuck(idle)
-    reward = _worth(new, rules) - rules.frame_penalty + now.pending
+    reward = _worth(new, _tiles(road), rules) - rules.frame_penalty + now.pending
     if rules.out_of_bounds_reward is not None:
         reward = jnp.where(out, rules.out_of_bounds_reward, reward)
     after = Drive(
@@ -153,5 +214,17 @@ def drive_one_frame(
     return after, reward
 
 
-def _worth(new: Bool[Array, " tiles"], rules: Rules) -> Float[Array, ""]:
-    return rules.track_reward / new.size * jnp.sum(new, dtype=float)
+def _worth(new: Bool[Array, " tiles"], tiles: int, rules: Rules) -> Float[Array, ""]:
+    return rules.track_reward / tiles * jnp.sum(new, dtype=float)
+
+
+def _tiles(road: Road) -> int:
+    return road.tiles.middle.shape[1] if road.rest is None else road.rest.tiles
+
+
+def _is_lap(road: Road, new: Bool[Array, " tiles"], visited: Bool[Array, " tiles"], rules: Rules) -> Bool[Array, ""]:
+    """Whether every tile was visited, or nearly every one and the first just now."""
+    count, at_first = jnp.sum(visited), new[0]
+    if road.rest is not None:
+        count, at_first = count + road.rest.visited, jnp.any(new & road.rest.first)
+    return (count == _tiles(road)) | (at_first & (count / _tiles(road) > rules.lap_share))

@@ -1,4 +1,4 @@
-"""Encoders for the driver's view: a stack of convolutions, and the evidence where the driver is told it."""
+"""Encoders for what the driver sees, a picture or a sketch, and the evidence where the driver is told it."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,6 +6,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, UInt8
+
+from samplr.student.networks import MLPEncoder
 
 CHANNELS = (8, 16, 32, 64, 128, 256)
 
@@ -81,3 +83,18 @@ class CarEncoder(eqx.Module):
         for convolution in self.convolutions:
             x = jax.nn.relu(convolution(x))
         return x.astype(jnp.float32).ravel()
+
+
+class SketchEncoder(eqx.Module):
+    """Hidden layers with tanh over the numbers that a driver sees, and over the logarithms of what it has met."""
+
+    layers: MLPEncoder
+
+    def __init__(self, inputs: int, hidden: tuple[int, ...], *, key: PRNGKeyArray) -> None:
+        self.layers = MLPEncoder(inputs, hidden, key=key)
+
+    def __call__(self, observation: Array | Mapping[str, Array]) -> Float[Array, " features"]:
+        """Encode a sketch, or a sketch and the evidence."""
+        if not isinstance(observation, Mapping):
+            return self.layers(observation)
+        return self.layers([observation["view"], jnp.log1p(observation["evidence"])])

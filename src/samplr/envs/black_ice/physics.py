@@ -38,6 +38,8 @@ HULL_POLYGONS = (
 _HULL_MASS, _HULL_INERTIA, _HULL_CENTRE = 7.06, 18.212278785, -0.0825306893
 _WHEEL_MASS, _WHEEL_INERTIA = 0.06048, 0.0074592
 _MASS = _HULL_MASS + 4 * _WHEEL_MASS
+TOP_ACCELERATION = 4 * ROAD_LIMIT / _MASS
+"""What four wheels at the limit of their grip give the car."""
 _ENGINE_POWER = 4e4
 _ROLLING_INERTIA = 1.6
 _GRIP = 82.0  # force per u/s of slip

@@ -23,7 +23,7 @@ from samplr.envs.black_ice.ice import IceRule
 from samplr.envs.black_ice.networks import LINEAGE_KERNELS, PAPER_KERNELS, CarEncoder
 from samplr.envs.black_ice.physics import FRAME
 from samplr.envs.black_ice.picture import picture
-from samplr.envs.black_ice.raster import COARSEST_CELL, Raster, rasterise
+from samplr.envs.black_ice.raster import COARSEST_CELL, rasterise
 from samplr.envs.black_ice.rendering import MOST_SMOOTHING, Camera, draw
 from samplr.envs.black_ice.tracks import (
     PLAYFIELD,
@@ -65,7 +65,8 @@ class TrackWorld(eqx.Module):
 
     track: Track
     road: Road
-    raster: Raster
+    scenery: Any
+    """What views are made from: the road as a raster."""
     start: Drive
     """The beginning of every episode: it depends on the layout alone."""
     first_view: UInt8[Array, "96 96 3"]
@@ -134,8 +135,11 @@ class BlackIce(GroundedEnvironment):
     @property
     def observation_space(self) -> Box | dict[str, Box]:
         """The view from above, newest last; with the evidence, a mapping of both."""
-        view = Box((96, 96, 3 * self.frame_stack), 0.0, 255.0)
-        return {"view": view, "evidence": Box((2,), 0.0)} if self.show_evidence else view
+        return {"view": self._view_space, "evidence": Box((2,), 0.0)} if self.show_evidence else self._view_space
+
+    @property
+    def _view_space(self) -> Box:
+        return Box((96, 96, 3 * self.frame_stack), 0.0, 255.0)
 
     @property
     def action_space(self) -> Box:
@@ -179,13 +183,14 @@ class BlackIce(GroundedEnvironment):
             frame_limit = jnp.int32(self.rules.frame_limit)
         tiles = tile_geometry(track.tiles)
         road = Road(tiles, jnp.float32(playfield), frame_limit)
-        raster = rasterise(track, cell=self.cell, extent=extent)
+        scenery = self._scenery(track, extent)
         start = begin(track, tiles, self.rules, self.ice_rule)
-        return TrackWorld(track, road, raster, start, self._view(road, raster, start))
+        return TrackWorld(track, road, scenery, start, self._view(track, road, scenery, start))
 
     def reset(self, world: TrackWorld, aleatoric: BernoulliField, *, key: PRNGKeyArray) -> tuple[BlackIceState, Any]:
         """Begin at the start, at rest."""
-        state = BlackIceState(world.start, aleatoric, jnp.tile(world.first_view, (1, 1, self.frame_stack)))
+        views = jnp.concatenate([world.first_view] * self.frame_stack, axis=-1)
+        state = BlackIceState(world.start, aleatoric, views)
         return state, self.observe(world, state)
 
     def step(
@@ -194,8 +199,9 @@ class BlackIce(GroundedEnvironment):
         """Hold an action for some frames, then look."""
         icy = self._icy_tiles(state.ice, state.drive)
         after, reward = drive(world.road, state.drive, action, icy, self.rules, self.ice_rule)
-        view = self._view(world.road, world.raster, after)
-        driven = BlackIceState(after, state.ice, jnp.concatenate([state.views[..., 3:], view], axis=-1))
+        view = self._view(world.track, world.road, world.scenery, after)
+        earlier = state.views[..., view.shape[-1] :]
+        driven = BlackIceState(after, state.ice, jnp.concatenate([earlier, view], axis=-1))
         return TimeStep(
             state=driven,
             observation=self.observe(world, driven),
@@ -351,5 +357,8 @@ class BlackIce(GroundedEnvironment):
             return ice.bits
         return jnp.repeat(ice.bits, self.tiles_per_draw)[: drive.visited.size]
 
-    def _view(self, road: Road, raster: Raster, drive: Drive) -> UInt8[Array, "96 96 3"]:
-        return draw(raster, drive.car, drive.visited, road.playfield, samples=self.smoothing, camera=self.camera)
+    def _scenery(self, track: Track, extent: float) -> Any:
+        return rasterise(track, cell=self.cell, extent=extent)
+
+    def _view(self, track: Track, road: Road, scenery: Any, drive: Drive) -> Array:
+        return draw(scenery, drive.car, drive.visited, road.playfield, samples=self.smoothing, camera=self.camera)

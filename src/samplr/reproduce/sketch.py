@@ -1,0 +1,158 @@
+"""`samplr reproduce sketch`: Table 1's question for a driver that need not learn to see, on two CPU cores.
+
+In the sketched world (`black_ice_sketch`) the paper's methods are trained twice: with a student that sees what the
+paper's sees, and with one that is also told the evidence, as the theory asks for. Beside them stand teachers of a fixed
+shift, with and without fictitious transitions.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from samplr.reproduce import figures
+from samplr.reproduce.comparisons import BASES, Claim, cell, claims_tables, estimate, in_percent, tested
+from samplr.reproduce.controlled import FIXED, claims_of_fixed_teachers, named
+from samplr.reproduce.exams import SuiteExam
+from samplr.reproduce.folder import TRAINING
+from samplr.reproduce.records import Row, at_equal_updates, at_the_end, scores
+from samplr.reproduce.studies import Data, Report, Study, Variant, groups
+from samplr.reproduce.table1 import GROUND_TRUTH, TABLE1, ice_seen
+from samplr.reproduce.table1 import claims as claims_of_paper
+
+RATES = ("q=0", "q=0.2", "q=0.4", "q=0.6", "q=0.8")
+CONDITIONS = (GROUND_TRUTH, *RATES)
+"""New random tracks with ice as P̄ has it, and at fixed rates."""
+
+WORST, ICE = "worst tenth", "ice"
+"""Of the tracks under P̄, what the worst tenth returns; and the share of visited tiles with ice in training."""
+
+PAPERS = ("dr", "robust_plr", "naive", "samplr", "plr", "samplr_m4")
+"""The methods of Table 1, as that study has them."""
+
+TOLD: Mapping[str, Mapping[str, Any]] = {"": {}, "evidence": {"env.show_evidence": True}}
+"""What a student is told, by the ending of its variant's name."""
+
+
+def variants() -> dict[str, Variant]:
+    """All that can be trained."""
+    plain = {name: TABLE1.variants[name] for name in PAPERS}
+    plain |= {
+        name: Variant("dr", f"teacher of {words}", settings) for name, (words, settings) in FIXED.items() if settings
+    }
+    return {
+        named(name, told): dataclasses.replace(
+            variant,
+            title=variant.title + (", told the evidence" if told else ""),
+            changes={**variant.changes, **settings},
+        )
+        for told, settings in TOLD.items()
+        for name, variant in plain.items()
+    }
+
+
+def claims() -> list[Claim]:
+    """The paper's, for each kind of student; what the evidence is worth; and those about fixed teachers."""
+    found = [
+        dataclasses.replace(
+            claim,
+            claim=claim.claim + (", told the evidence" if told else ""),
+            a=named(claim.a, told),
+            b=named(claim.b, told),
+        )
+        for told in TOLD
+        for claim in claims_of_paper()
+    ]
+    found += [
+        Claim("to be told the evidence does good", condition, named(name, "evidence"), name, "greater")
+        for name in PAPERS
+        for condition in (GROUND_TRUTH, "q=0.4", "q=0.6")
+    ]
+    found += [
+        Claim("M = 4 does good", condition, named("samplr_m4", told), named("samplr", told), "greater")
+        for told in TOLD
+        for condition in (GROUND_TRUTH, "q=0.4", "q=0.6")
+    ]
+    return found + claims_of_fixed_teachers(GROUND_TRUTH)
+
+
+def report(data: Data) -> Report:
+    """The tables, the tests and the figures."""
+    played = [_by_condition(row) for row in (*data.of("ground_truth"), *data.of("fixed_rates"))]
+    results: dict[str, Any] = {"table": {}, "claims": []}
+    for basis in BASES:
+        rows = at_the_end(played) if basis == "steps" else at_equal_updates(played)
+        rows = [*rows, *_ice(data, rows)]
+        for setting, of in groups(data, rows).items():
+            results["claims"] += [{**found, "setting": setting} for found in tested(claims(), of, basis)]
+        results["table"][basis] = {
+            name: {
+                figure: estimate(scores([row for row in rows if row["variant"] == name], figure))
+                for figure in (*CONDITIONS, WORST, ICE)
+            }
+            for name in data.variants
+            if any(row["variant"] == name for row in rows)
+        }
+    tables = [_rich_table(data, basis, rows) for basis, rows in results["table"].items()]
+    tables += claims_tables(results["claims"], 0, shares=[ICE])
+    return Report(results, tables, _figures(data, at_the_end(played)))
+
+
+def _figures(data: Data, rows: Sequence[Row]) -> dict[str, Any]:
+    def drawn(names: Sequence[str]) -> Any:
+        not_told, told = (data.only({named(name, told) for name in names}) for told in TOLD)
+        return figures.returns_by_rate({"not told the evidence": not_told, "told the evidence": told}, rows, RATES)
+
+    return {
+        "returns_by_ice": drawn(PAPERS),
+        "returns_by_ice_fixed_teachers": drawn(list(FIXED)),
+        "ice_seen": figures.ice_seen(data.only(set(PAPERS))),
+        "ice_seen_told": figures.ice_seen(data.only({named(name, "evidence") for name in PAPERS})),
+    }
+
+
+def _by_condition(row: Row) -> Row:
+    """A row that has its return under the name of its condition."""
+    about = {name: row[name] for name in ("variant", "seed", "update", "steps", "gradient_updates")}
+    if row["condition"] == "ground_truth":
+        return {**about, GROUND_TRUTH: row["return"], WORST: row["return_cvar"]}
+    return {**about, row["condition"]: row["return"]}
+
+
+def _ice(data: Data, rows: Sequence[Row]) -> list[Row]:
+    """How much ice each run has seen until these rows."""
+    until = {row["variant"]: row["update"] for row in rows}
+    found: list[Row] = []
+    for name, update in until.items():
+        seen = ice_seen([row for row in data.of(TRAINING) if row["variant"] == name], update)
+        found += [{"variant": name, "seed": seed, ICE: share} for seed, share in seen.items()]
+    return found
+
+
+def _rich_table(data: Data, basis: str, rows: Mapping[str, Mapping[str, Any]]) -> Table:
+    title = f"Return on new tracks at equal {basis}: mean ± standard error over seeds"
+    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1))
+    table.add_column("")
+    for heading in ("P̄", *RATES, WORST, "ice, %"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, row in rows.items():
+        returns = [cell(row[figure], 0) for figure in (*CONDITIONS, WORST)]
+        table.add_row(data.variants[name].title, *returns, cell(in_percent(row[ICE]), 1))
+    return table
+
+
+SKETCH = Study(
+    name="sketch",
+    env="black_ice_sketch",
+    variants=variants(),
+    exams=(
+        SuiteExam("ground_truth", episodes=500, at="ends"),
+        SuiteExam("fixed_rates", episodes=100, at="ends", together=7),
+    ),
+    training_figures=TABLE1.training_figures,
+    report=report,
+    steps=1_000_000,
+    seeds=10,
+)
