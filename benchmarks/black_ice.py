@@ -1,7 +1,9 @@
 """Throughput on black ice.
 
-- `make bench` (no arguments): the world alone against gymnasium's made to do the same, in one go.
+- `make bench` (no arguments): the world alone against gymnasium's made to do the same, and driving with the tiles
+  within reach against driving with all of them, in one go.
 - `--runs 10`: training with SAMPLR and PLR⊥ in one go, agent-steps per second with learning, compile time apart.
+- `--runs 10 --sketch`: the same with SAMPLR in the world without pictures, and in that with them.
 - `--parts`: what the parts of an update cost when each is run alone.
 """
 
@@ -17,7 +19,8 @@ import numpy as np
 
 from samplr.compiling import jit
 from samplr.config import default_config
-from samplr.envs.black_ice import BlackIce
+from samplr.envs.black_ice import BlackIce, SketchedBlackIce, driving, nearby
+from samplr.envs.black_ice.circuits import circuit
 from samplr.envs.black_ice.driving import drive
 from samplr.envs.black_ice.tracks import bezier_track
 from samplr.grounding import Fictitious
@@ -58,6 +61,32 @@ def world_speed() -> float:
     return COPIES * STEPS / seconds(drive_all, states)
 
 
+def driving_speed(choose: bool, circuit_name: str = "") -> float:
+    """Agent-steps per second of driving alone, on random tracks or on a circuit.
+
+    **Arguments:**
+
+    - `choose`: whether frames look at the tiles within reach only, as they do on a CPU.
+    """
+    env = BlackIce()
+    sample = env.on_circuit(circuit(circuit_name)) if circuit_name else lambda key: env.sample_level(key=key)
+    levels = jax.vmap(sample)(jax.random.split(jax.random.key(0), COPIES))
+    worlds = jit(jax.vmap(SketchedBlackIce().build), runs_once=True)(levels.layout)
+    everywhere = nearby.room
+    driving.room = everywhere if choose else lambda tiles: tiles
+
+    def step(drives: Any, _: None) -> tuple[Any, None]:
+        def one(world: Any, now: Any, bits: Any) -> Any:
+            return driving.drive(world.road, now, jnp.array(ACTION), bits, env.rules, env.ice_rule)[0]
+
+        return jax.vmap(one)(worlds, drives, levels.aleatoric.bits), None
+
+    drive_all = jit(lambda drives: jax.lax.scan(step, drives, None, length=STEPS)[0])
+    speed = COPIES * STEPS / seconds(drive_all, worlds.start)
+    driving.room = everywhere
+    return speed
+
+
 def gymnasium_speed() -> float:
     """Agent-steps per second of the real simulator made to do the same, in one process."""
     from samplr.envs.black_ice.box2d import RealBlackIce
@@ -76,9 +105,9 @@ def gymnasium_speed() -> float:
     return STEPS / min(timings)
 
 
-def training_speed(method: str, runs: int, updates: int) -> float:
+def training_speed(method: str, runs: int, updates: int, world: str = "black_ice") -> float:
     """Agent-steps per second with learning."""
-    training = Training(default_config("black_ice", method, seeds=runs, replay__fill=0.05))
+    training = Training(default_config(world, method, seeds=runs, replay__fill=0.05))
     state = training.init()
     began = time.perf_counter()
     training.compile(state)
@@ -91,7 +120,7 @@ def training_speed(method: str, runs: int, updates: int) -> float:
     learned = training.gradient_updates(4 + updates)
     speed = updates * training.steps_per_update * runs / passed
     print(
-        f"{method} × {runs}: {speed:,.0f} agent-steps/s, {passed / updates * 1e3:.1f} ms per update, "
+        f"{world}, {method} × {runs}: {speed:,.0f} agent-steps/s, {passed / updates * 1e3:.1f} ms per update, "
         f"{learned[-1] - learned[3]} of {updates} updates learned, compiled in {compiled:.0f} s",
         flush=True,
     )
@@ -118,7 +147,7 @@ def parts(runs: int) -> None:
     def physics(world: Any, icy: Any, action: Any, now: Any) -> Any:
         return drive(world.road, now, action, icy, env.rules, env.ice_rule)[0]
 
-    driving = jit(
+    driving_all = jit(
         lambda worlds, bits, actions, drives: over_steps(lambda now: jax.vmap(physics)(worlds, bits, actions, now))(
             drives
         )
@@ -147,7 +176,8 @@ def parts(runs: int) -> None:
     print(f"  sample levels {1e3 * seconds(jit(jax.vmap(lambda key: env.sample_level(key=key))), keys):.1f} ms")
     print(f"  build worlds  {1e3 * seconds(build, levels.layout):.1f} ms", flush=True)
     print(
-        f"  drive, once   {1e3 * seconds(driving, worlds, levels.aleatoric.bits, actions, drives):.1f} ms", flush=True
+        f"  drive, once   {1e3 * seconds(driving_all, worlds, levels.aleatoric.bits, actions, drives):.1f} ms",
+        flush=True,
     )
     print(f"  look, once    {1e3 * seconds(jit(look), worlds, drives):.1f} ms", flush=True)
     print(f"  network, once {1e3 * seconds(jit(forward), state.runs.network, views):.1f} ms", flush=True)
@@ -164,6 +194,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--runs", type=int, help="train this many runs side by side")
     arguments.add_argument("--updates", type=int, default=20)
+    arguments.add_argument("--sketch", action="store_true")
     arguments.add_argument("--parts", action="store_true")
     chosen = arguments.parse_args()
     device = jax.devices()[0]
@@ -172,10 +203,18 @@ def main() -> None:
         ours, real = world_speed(), gymnasium_speed()
         print(f"the world alone, {COPIES} copies: {ours:,.0f} agent-steps/s; gymnasium, one process: {real:,.0f}")
         print(f"ratio {ours / real:.1f}")
+        for name in ("", "Monaco"):
+            near, full = driving_speed(True, name), driving_speed(False, name)
+            print(f"driving alone, {name or 'random tracks'}: {near:,.0f} agent-steps/s; with all tiles {full:,.0f}")
+            print(f"ratio {near / full:.1f}")
         return
     if chosen.parts:
         parts(chosen.runs)
     samplr = training_speed("samplr", chosen.runs, chosen.updates)
+    if chosen.sketch:
+        sketched = training_speed("samplr", chosen.runs, chosen.updates, "black_ice_sketch")
+        print(f"without pictures : with them = {sketched / samplr:.1f}")
+        return
     robust = training_speed("robust_plr", chosen.runs, chosen.updates)
     print(f"cost of SAMPLR : PLR⊥ = {robust / samplr:.2f}")
 

@@ -344,8 +344,9 @@ class Reproduce:
     """Repeat an experiment of the paper, in pieces: what is done is not repeated, what was stopped goes on."""
 
     study: tyro.conf.Positional[Literal["theory", "table1", "controlled", "sketch", "fruit"]]
-    """`theory` on icy road (minutes on two CPU cores); `table1` on black ice, `controlled` there with one change at a
-    time, `fruit` on fruit choice (all three: a GPU)."""
+    """`theory` on icy road (minutes on two CPU cores); `sketch` on black ice without pictures (some ten minutes there
+    for five seeds of a method); `table1` on black ice, `controlled` there with one change at a time, `fruit` on fruit
+    choice (all three: a GPU)."""
     out: Path
     """The study's folder; it may hold pieces that were done before."""
     seeds: int | None = None

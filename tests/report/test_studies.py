@@ -34,7 +34,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (root / "study.json").write_text('{"study": "tiny", "steps": 1}')
     variant = {"method": "dr", "title": "DR", "changes": {}, "base": ""}
     (root / "data" / "dr" / "variant.json").write_text(json.dumps(variant))
-    StudyFolder(root, study, 1).write(Batch("dr", range(1)), "training", [{"seed": 0, "update": 1}], {})
+    study.exams = (SimpleNamespace(name="exam"),)
+    made = StudyFolder(root, study, 1)
+    for seeds, device, seconds in ((range(5), "abacus", 900.4), (range(5, 7), "slide rule", 200.0)):
+        about = {"device": device, "seconds": seconds}
+        made.write(Batch("dr", seeds), "training", [{"seed": seed, "update": 1} for seed in seeds], about)
+    made.write(Batch("dr", range(5)), "exam", [{"seed": 0, "update": 1}], {"device": "abacus", "seconds": 30.0})
     (root / "figures").mkdir()
     (root / "figures" / "returns_by_rate.png").write_bytes(b"\x89PNG")
     return root
@@ -43,15 +48,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_study_is_found_and_read(folder: Path) -> None:
     assert find_studies([folder.parent, folder]) == [folder]
     findings = read_findings(folder, lambda uri: True)
-    (table,) = findings.tables
+    table, worked = findings.tables
     assert (table.title, table.caption) == ("What we found", "p < 0.01")
     assert (table.header, table.rows) == (["method", "return"], [["DR & co", "1.0 ± 0.1"]])
+    assert worked.title == "What was trained: 1 steps each"
+    assert worked.rows == [["DR", "7", "abacus, slide rule", "1,100", "30"]]
     assert findings.figures == [("returns_by_rate", "data:image/png;base64,iVBORw==")]
 
 
 def test_a_study_is_shown(folder: Path) -> None:
     shown = Page.of(page(Contents([], [read_findings(folder, lambda uri: True)], left_out=0)))
     assert shown.table("What we found") == [["method", "return"], ["DR & co", "1.0 ± 0.1"]]
+    assert shown.table("What was trained: 1 steps each")[1][:3] == ["DR", "7", "abacus, slide rule"]
     (image,) = shown.all("img")
     assert image.attributes["alt"] == "returns by rate"
     assert "Left out" not in shown.all("main")[0].text

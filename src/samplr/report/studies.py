@@ -1,6 +1,6 @@
 """Studies in a report: the tables and figures of the folders that `samplr reproduce` writes."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from rich.text import Text
 
 from samplr.errors import RunFolderError
 from samplr.report.media import data_uri
+from samplr.reproduce.folder import WorkDone
 
 _STUDY = "study.json"
 
@@ -61,10 +62,37 @@ def read_findings(path: Path, fits: Callable[..., bool]) -> Findings:
     if name not in STUDIES:
         raise RunFolderError(f"'{path}' holds the study {name!r}, which this version of samplr does not know")
     study = STUDIES[name]
-    data = StudyFolder.open(path, study, None).load()
+    folder = StudyFolder.open(path, study, None)
+    data = folder.load()
     tables: Sequence[Table] = study.report(data).tables if any(data.rows.values()) else []
+    titles = {variant: about.title for variant, about in data.variants.items()}
+    worked = _worked(titles, {variant: folder.work_done(variant) for variant in titles}, folder.steps)
     figures = [(file.stem, data_uri("image/png", file.read_bytes())) for file in sorted(path.glob("figures/*.png"))]
-    return Findings(path, name, [_cells(table) for table in tables], [f for f in figures if fits(f[1])])
+    return Findings(path, name, [*map(_cells, tables), worked], [f for f in figures if fits(f[1])])
+
+
+def _worked(titles: Mapping[str, str], done: Mapping[str, Sequence[WorkDone]], steps: int) -> Cells:
+    """What the numbers rest on: how many seeds of each variant, on which device, and how long that took."""
+
+    def seconds(of: Sequence[WorkDone], training: bool) -> str:
+        return f"{sum(work.seconds for work in of if work.is_training == training):,.0f}"
+
+    return Cells(
+        title=f"What was trained: {steps:,} steps each",
+        caption="side by side with other programs where several shared a device",
+        header=["", "seeds", "device", "training, s", "exams, s"],
+        rows=[
+            [
+                titles[variant],
+                f"{sum(work.seeds for work in of if work.is_training)}",
+                ", ".join(sorted({work.device for work in of})),
+                seconds(of, True),
+                seconds(of, False),
+            ]
+            for variant, of in done.items()
+            if of
+        ],
+    )
 
 
 def _cells(table: Table) -> Cells:

@@ -44,6 +44,17 @@ class Batch:
         return f"seeds-{self.seeds.start}-{self.seeds.stop - 1}"
 
 
+@dataclasses.dataclass(frozen=True)
+class WorkDone:
+    """A piece of a study that is done."""
+
+    is_training: bool
+    """Otherwise it is an exam."""
+    seeds: int
+    device: str
+    seconds: float
+
+
 class StudyFolder:
     """Where a study keeps its runs and numbers."""
 
@@ -161,6 +172,16 @@ class StudyFolder:
         """How long the work of a name took, each with its `variant`, `device`, `work` and `seconds`."""
         files = sorted((self.root / "data").glob(f"*/seeds-*/{name}.json"))
         return [{"variant": file.parents[1].name, **read_json(file)} for file in files]
+
+    def work_done(self, variant: str) -> list[WorkDone]:
+        """The pieces of a variant that are done."""
+        names = (TRAINING, *(exam.name for exam in self.study.exams))
+        found = []
+        for batch, name in ((batch, name) for batch in self.batches(variant) for name in names):
+            if self.is_done(batch, name):
+                about = read_json(self._file(batch, name, "json"))
+                found.append(WorkDone(name == TRAINING, len(batch.seeds), about["device"], about["seconds"]))
+        return found
 
     def load(self) -> Data:
         """All the numbers there are."""
