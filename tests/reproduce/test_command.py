@@ -45,6 +45,7 @@ def test_it_says_what_it_will_do_does_it_and_reports(tmp_path: Path) -> None:
         (["--set", "student.clip"], "--set takes name=value, as student.learning_rate=3e-4, not 'student.clip'"),
         (["--set", "student.clip=yes"], "the configuration's student.clip cannot be 'yes': it must be float"),
         (["--only", "report"], "holds no numbers yet: train and evaluate first"),
+        (["--only", "evaluate"], "holds no runs yet: train first"),
     ],
 )
 def test_mistakes_are_one_sentence(tmp_path: Path, options: list, says: str) -> None:

@@ -55,6 +55,8 @@ def reproduce(
         if method not in study.variants:
             raise UnknownNameError(f"method of {study.name}", method, study.variants)
     folder = StudyFolder.open(Path(out), study, steps)
+    if only == "evaluate" and not folder.is_begun:
+        raise SamplrError(f"'{folder.root}' holds no runs yet: train first")
     chosen = with_settings({name: study.variants[name] for name in methods or study.variants}, settings or {})
     wanted = range(first_seed, first_seed + (seeds or study.seeds))
     with explained("write to", folder.root):

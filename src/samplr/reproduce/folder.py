@@ -87,6 +87,11 @@ class StudyFolder:
             )
         return cls(root, study, known["steps"])
 
+    @property
+    def is_begun(self) -> bool:
+        """Whether anything was ever done here."""
+        return (self.root / "study.json").exists()
+
     def register(self, variants: Mapping[str, Variant]) -> None:
         """Write down what is about to be done; refuse a variant that was trained otherwise before."""
         configs = {name: self._recorded(to_json(self.config(variant))) for name, variant in variants.items()}
