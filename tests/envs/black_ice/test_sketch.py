@@ -192,9 +192,6 @@ class TestWorld:
         expected = jnp.tanh(weight[:, -2:] @ jnp.log(jnp.array([4.0, 100.0])))
         np.testing.assert_allclose(found, expected, rtol=1e-5)
 
-    def test_the_real_simulator_has_no_numbers(self):
-        assert dict(SketchedBlackIce.backends) == {}
-
     def test_every_suite_of_the_world_with_pictures_is_there(self):
         assert {name: list(suite) for name, suite in SketchedBlackIce().suites().items()} == {
             name: list(suite) for name, suite in BlackIce().suites().items()

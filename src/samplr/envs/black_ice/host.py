@@ -1,6 +1,7 @@
 """Training on the real car: the state of gymnasium's simulator, copied to a twin that drives on other ice.
 
 samplr train samplr.envs.black_ice.host:BlackIceBox2D --out DIR
+samplr train samplr.envs.black_ice.host:SketchedBlackIceBox2D --out DIR
 
 Needs `pip install "samplr[box2d]"`.
 """
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import gymnasium
+import jax
 import numpy as np
 from jaxtyping import Bool, Float, UInt8
 
@@ -18,6 +20,7 @@ from samplr.compiling import jit
 from samplr.envs.api import Level
 from samplr.envs.black_ice.box2d import Poses, RealBlackIce, Wheel
 from samplr.envs.black_ice.circuits import CIRCUIT_PLAYFIELD
+from samplr.envs.black_ice.sketch import NUMBERS, SketchedBlackIce, sketch_along
 from samplr.envs.black_ice.tracks import PLAYFIELD, bezier_track, track_along
 from samplr.envs.black_ice.world import BlackIce, CircuitLayout
 from samplr.envs.gymnasium import GroundedGymnasiumEnvironment
@@ -25,6 +28,7 @@ from samplr.errors import SamplrError
 from samplr.posteriors import BernoulliEvidence, BernoulliField
 
 _bezier_track, _track_along = jit(bezier_track), jit(track_along)
+_sketch_along = jit(sketch_along, static_argnames="camera")
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,7 @@ class CarRacingState:
     counters: dict[str, Any]
     ice: Bool[np.ndarray, " draws"]
     revealed: Bool[np.ndarray, " tiles"]
-    views: UInt8[np.ndarray, "96 96 channels"]
+    views: UInt8[np.ndarray, "96 96 channels"] | Float[np.ndarray, " numbers"]
 
 
 _COUNTERS = ("reward", "tile_visited_count", "new_lap", "frames", "idle", "_paid_tiles")
@@ -59,11 +63,18 @@ class BlackIceSimulator(RealBlackIce):
     - `world`: our own black ice, whose rules, ice and observations it has.
     """
 
+    _render_as: ClassVar[str | None] = "state_pixels"
+
+    @staticmethod
+    def _view_space(frame_stack: int) -> gymnasium.spaces.Box:
+        return gymnasium.spaces.Box(0, 255, (96, 96, 3 * frame_stack), np.uint8)
+
     def __init__(self, world: BlackIce) -> None:
-        super().__init__(render_mode="state_pixels", rules=world.rules, ice_rule=world.ice_rule, camera=world.camera)
+        super().__init__(
+            render_mode=self._render_as, rules=world.rules, ice_rule=world.ice_rule, camera=world.camera
+        )
         self._world = world
-        view = gymnasium.spaces.Box(0, 255, (96, 96, 3 * world.frame_stack), np.uint8)
-        counts = gymnasium.spaces.Box(0.0, np.inf, (2,))
+        view, counts = self._view_space(world.frame_stack), gymnasium.spaces.Box(0.0, np.inf, (2,))
         self.observation_space = (
             gymnasium.spaces.Dict({"view": view, "evidence": counts}) if world.show_evidence else view
         )
@@ -74,18 +85,18 @@ class BlackIceSimulator(RealBlackIce):
             raise SamplrError('give the real car a level: reset(options={"level": level})')
         level: Level = options["level"]
         on_circuit = isinstance(level.layout, CircuitLayout)
-        track = _track_along(level.layout.centre) if on_circuit else _bezier_track(level.layout.points)
+        self._course = track = _track_along(level.layout.centre) if on_circuit else _bezier_track(level.layout.points)
         self.frame_limit = int(level.layout.frame_limit) if on_circuit else self.rules.frame_limit
         self.playfield = CIRCUIT_PLAYFIELD if on_circuit else PLAYFIELD
         self._draws = np.array(level.aleatoric.bits)
         view, info = super().reset(seed=seed, options={"track": track, "ice": self._icy_tiles(len(track.heading))})
-        self._views = np.tile(view, (1, 1, self._world.frame_stack))
+        self._views = np.concatenate([view] * self._world.frame_stack, axis=-1)
         return self._observation(), info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
         """Hold an action for some frames, then look."""
         view, reward, terminated, truncated, _ = super().step(action)
-        self._views = np.concatenate([self._views[..., 3:], view], axis=-1)
+        self._views = np.concatenate([self._views[..., view.shape[-1] :], view], axis=-1)
         visited = self.visited
         metrics = {
             "visited": visited.mean(),
@@ -161,6 +172,20 @@ class BlackIceSimulator(RealBlackIce):
         return {"view": self._views, "evidence": np.array([icy, revealed - icy], np.float32)}
 
 
+class SketchedBlackIceSimulator(BlackIceSimulator):
+    """The real car, told to its driver by numbers."""
+
+    _render_as = None
+
+    @staticmethod
+    def _view_space(frame_stack: int) -> gymnasium.spaces.Box:
+        return gymnasium.spaces.Box(-np.inf, np.inf, (NUMBERS * frame_stack,), np.float32)
+
+    def _observe(self) -> Float[np.ndarray, " numbers"]:
+        car = jax.tree.map(lambda leaf: leaf.astype(np.float32), self.state)
+        return np.asarray(_sketch_along(self._course, car, camera=self.camera))
+
+
 _JOINT_OFFSET, _JOINT_BYTES = 36 * 4, 36 * 4
 
 
@@ -188,3 +213,13 @@ class BlackIceBox2D(GroundedGymnasiumEnvironment, BlackIce):  # type: ignore[mis
     def simulator(self) -> BlackIceSimulator:
         """The real car, under the rules of this world."""
         return BlackIceSimulator(self)
+
+
+class SketchedBlackIceBox2D(GroundedGymnasiumEnvironment, SketchedBlackIce):  # type: ignore[misc]  # likewise
+    """Race the real car of gymnasium on hidden ice, by numbers instead of pictures."""
+
+    defaults: ClassVar[Mapping[str, Any]] = {**SketchedBlackIce.defaults, "log_every": 1}
+
+    def simulator(self) -> SketchedBlackIceSimulator:
+        """The real car, under the rules of this world."""
+        return SketchedBlackIceSimulator(self)

@@ -16,7 +16,7 @@ from samplr.envs.api import Encoder
 from samplr.envs.black_ice.driving import Drive, Road
 from samplr.envs.black_ice.networks import SketchEncoder
 from samplr.envs.black_ice.physics import WHEEL_RADIUS, Car, hull_origin
-from samplr.envs.black_ice.rendering import facing
+from samplr.envs.black_ice.rendering import Camera, facing
 from samplr.envs.black_ice.tracks import Track
 from samplr.envs.black_ice.world import BlackIce
 from samplr.envs.spaces import Box
@@ -48,7 +48,7 @@ class SketchedBlackIce(BlackIce):
         "steps": 1_000_000,
     }
 
-    backends: ClassVar[Mapping[str, str]] = {}
+    backends: ClassVar[Mapping[str, str]] = {"box2d": "samplr.envs.black_ice.host:SketchedBlackIceBox2D"}
 
     @property
     def _view_space(self) -> Box:
@@ -74,6 +74,11 @@ def route_of(track: Track) -> Route:
     steps = jnp.linalg.norm(jnp.roll(track.centre, -1, axis=0) - track.centre, axis=1)
     along = jnp.cumsum(steps)
     return Route(along - steps, along[-1])
+
+
+def sketch_along(track: Track, car: Car, camera: Camera) -> Float[Array, " numbers"]:
+    """What there is to see of a road that was not measured yet."""
+    return sketch(track, route_of(track), car, facing(car, camera))
 
 
 def sketch(track: Track, route: Route, car: Car, up: Float[Array, ""]) -> Float[Array, " numbers"]:
