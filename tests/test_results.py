@@ -57,6 +57,15 @@ METHODS = {
     "SAMPLR, M = ∞": "samplr_exact",
     "SAMPLR eager": "samplr_eager",
     "SAMPLR wide": "samplr_wide",
+    "DR, at equal updates": "dr",
+    "DR, told": "dr_evidence",
+    "DR, told, at equal updates": "dr_evidence",
+    "PLR⊥, told": "robust_plr_evidence",
+    "SAMPLR, told": "samplr_evidence",
+    "q = 0.3": "fixed",
+    "q = 0.3, fictitious": "fixed_fictitious",
+    "q = 0.3, told": "fixed_evidence",
+    "q = 0.3, fictitious, told": "fixed_fictitious_evidence",
 }
 """What the guides call the variants of a study."""
 
@@ -66,6 +75,10 @@ FIGURES = {
     "500 new tracks": ("table1", "random_tracks", 1),
     "their worst tenth": ("table1", "random_tracks_worst", 1),
     "visited tiles with ice, in training": ("table1", "ice", 100),
+    "return, P̄": ("sketch", "Beta(1,15)", 1),
+    **{f"return, q = {q}": ("sketch", f"q={q}", 1) for q in ("0", "0.2", "0.4", "0.6", "0.8")},
+    "worst tenth, P̄": ("sketch", "worst tenth", 1),
+    "tiles with ice": ("sketch", "ice", 100),
     "utility under P̄, of the optimum": ("theory", "share", 100),
     "regret under P̄": ("theory", "regret", 1),
     "worst regret at any level": ("theory", "worst_level_regret", 1),
@@ -130,7 +143,8 @@ def test_the_guides_quote_the_results(page: str) -> None:
 def is_right(quote: Quote) -> bool:
     """Whether mean and standard error are the published ones, rounded to as many digits as are shown."""
     study, figure, factor = FIGURES[quote.figure]
-    table = json.loads((ROOT / "results" / study / "results.json").read_text())["table"]["steps"]
+    basis = "gradient updates" if quote.method.endswith("at equal updates") else "steps"
+    table = json.loads((ROOT / "results" / study / "results.json").read_text())["table"][basis]
     variant = METHODS[quote.method] + ("_q0.7" if study == "fruit" else "")
     numbers = re.findall(r"−?[\d.]+", quote.text.split("(")[0].replace("none", "0.0"))
     values = [table[variant][figure][name] * factor for name in ("mean", "standard_error")]

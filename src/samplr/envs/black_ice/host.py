@@ -70,9 +70,7 @@ class BlackIceSimulator(RealBlackIce):
         return gymnasium.spaces.Box(0, 255, (96, 96, 3 * frame_stack), np.uint8)
 
     def __init__(self, world: BlackIce) -> None:
-        super().__init__(
-            render_mode=self._render_as, rules=world.rules, ice_rule=world.ice_rule, camera=world.camera
-        )
+        super().__init__(render_mode=self._render_as, rules=world.rules, ice_rule=world.ice_rule, camera=world.camera)
         self._world = world
         view, counts = self._view_space(world.frame_stack), gymnasium.spaces.Box(0.0, np.inf, (2,))
         self.observation_space = (
