@@ -28,6 +28,14 @@ def test_the_last_doors_that_a_student_learns_to_open_are_in_western_walls() -> 
     assert shares.pop("west") < 0.9 < 0.95 < min(shares.values())
 
 
+@pytest.mark.slow
+def test_a_grounded_student_drives_better_on_dry_roads_when_told_of_the_ice_it_is_used_to() -> None:
+    lines = printed("told_otherwise.py", "sketch/policies/fixed_fictitious_evidence.npz", "--episodes", "60")
+    returns = [float(line.split("  by seed")[0].split()[-1]) for line in lines if line.startswith("q=0 ")]
+    truth, otherwise = returns
+    assert otherwise > truth + 20
+
+
 @pytest.fixture(scope="module")
 def rows() -> dict[str, list[float]]:
     """Repeatability, correlation with the ice and with the reward, and ice of the best-scored tenth, on icy road."""

@@ -15,6 +15,7 @@ from rich.table import Table
 from samplr.reproduce import figures
 from samplr.reproduce.comparisons import BASES, Claim, cell, claims_tables, estimate, in_percent, tested
 from samplr.reproduce.controlled import FIXED, claims_of_fixed_teachers, named
+from samplr.reproduce.curricula import CurriculumExam
 from samplr.reproduce.exams import SuiteExam
 from samplr.reproduce.folder import TRAINING
 from samplr.reproduce.records import Row, at_equal_updates, at_the_end, scores
@@ -118,6 +119,8 @@ def _figures(data: Data, rows: Sequence[Row]) -> dict[str, Any]:
         "returns_by_ice_fixed_teachers": by_rate(list(FIXED)),
         "ice_seen": figures.ice_seen(told("", PAPERS)),
         "ice_seen_told": figures.ice_seen(told("evidence", PAPERS)),
+        "curriculum": figures.curriculum(told("", PAPERS)),
+        "curriculum_told": figures.curriculum(told("evidence", PAPERS)),
     }
 
 
@@ -158,6 +161,7 @@ SKETCH = Study(
     exams=(
         SuiteExam("ground_truth", episodes=500, at="ends"),
         SuiteExam("fixed_rates", episodes=100, at="ends", together=7),
+        CurriculumExam(),
     ),
     training_figures=TABLE1.training_figures,
     report=report,
