@@ -66,6 +66,8 @@ METHODS = {
     "q = 0.3, fictitious": "fixed_fictitious",
     "q = 0.3, told": "fixed_evidence",
     "q = 0.3, fictitious, told": "fixed_fictitious_evidence",
+    "every rate, told": "wide_evidence",
+    "every rate, fictitious, told": "wide_fictitious_evidence",
 }
 """What the guides call the variants of a study."""
 
