@@ -65,7 +65,7 @@ def test_a_drive_is_the_same(monkeypatch):
     drives, earned = full
     speed = np.linalg.norm(drives.car.velocity[..., 0, :], axis=-1)
     assert speed.max() > 60, "nobody drove fast"
-    assert np.asarray(drives.visited)[:, -1].sum(axis=-1).min() > 10, "somebody did not drive"
+    assert np.asarray(drives.visited)[:, -1].sum(axis=-1).min() > 3, "somebody did not drive"
     assert np.asarray(earned).max() > 10
     assert_same(near, full)
 
