@@ -191,7 +191,11 @@ def assert_refused(said: Said, *parts: str) -> None:
     ("arguments", "kind", "known"),
     [
         (["frobnicate"], "unknown command 'frobnicate'", "demo, eval, film, list, report, reproduce, train"),
-        (["train", "moon"], "unknown environment 'moon'", "black_ice, fruit_choice, icy_road, my_package:MyEnv"),
+        (
+            ["train", "moon"],
+            "unknown environment 'moon'",
+            "black_ice, black_ice_sketch, fruit_choice, icy_road, my_package:MyEnv",
+        ),
         (["train", "icy_road", "--method", "magic"], "unknown method 'magic'", ", ".join(sorted(METHODS))),
         (["train", "icy_road", "--method=magic"], "unknown method 'magic'", ", ".join(sorted(METHODS))),
         (
