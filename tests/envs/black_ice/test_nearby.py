@@ -47,8 +47,9 @@ def both_ways(monkeypatch, *arguments):
 
 
 def assert_same(one, other):
-    """But for rounding: they are two programs, and what they share is compiled twice. A wheel's centre on a seam between
-    two tiles, which rounding decides, is on another tile then: hardly ever, and without consequences to speak of.
+    """But for rounding: they are two programs, and what they share is compiled twice.
+
+    A wheel's centre on a seam between two tiles may be on one in one of them and on the other in the other.
     """
     for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
         a, b = np.asarray(a), np.asarray(b)

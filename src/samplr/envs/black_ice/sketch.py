@@ -1,7 +1,7 @@
 """Black ice for a driver that need not learn to see: what a picture shows, as some thirty numbers.
 
-Physics, tracks, ice and rules are those of `BlackIce`. Without pictures and convolutions a CPU trains it some ten times
-as fast, which makes it the place to find out what a curriculum or a grounding does.
+Physics, tracks, ice and rules are those of `BlackIce`. Without pictures and convolutions a CPU trains it some sixteen
+times as fast, which makes it the place to find out what a curriculum or a grounding does.
 """
 
 from collections.abc import Mapping
