@@ -125,7 +125,13 @@ def levels() -> Level:
 @pytest.fixture(scope="module")
 def rollouts(levels):
     student, found = telltale(), {}
-    for name, grounding in {"none": Ungrounded(), "naive": Naive(), "fictitious": Fictitious()}.items():
+    groundings = {
+        "none": Ungrounded(),
+        "naive": Naive(),
+        "fictitious": Fictitious(),
+        "scored": Fictitious(scores="real"),
+    }
+    for name, grounding in groundings.items():
         program = jit(lambda key, g=grounding: collect(ENV, g, student, levels, STEPS, key=key), runs_once=True)
         BUILT.clear()
         found[name] = jax.tree.map(np.asarray, program(jax.random.key(0)))
@@ -137,6 +143,28 @@ def rollouts(levels):
 @pytest.fixture(params=["none", "naive", "fictitious"])
 def rollout(request, rollouts):
     return rollouts[request.param]
+
+
+class TestScoredByRealSteps:
+    def test_levels_are_scored_as_without_grounding(self, rollouts):
+        scored, ungrounded = rollouts["scored"].as_scored(), rollouts["none"]
+        for name in ("primed_reward", "primed_terminated", "primed_value", "primed_weight", "matched"):
+            np.testing.assert_array_equal(getattr(scored, name), getattr(ungrounded, name))
+
+    def test_a_truncated_step_has_the_value_of_what_followed_and_not_of_the_restart(self, rollouts):
+        rollout = rollouts["scored"]
+        assert rollout.truncated.any()
+        time_after, luck = rollout.observation[..., 0] + 1, rollout.observation[..., 1]
+        np.testing.assert_allclose(rollout.real_value, time_after + luck, rtol=1e-6)
+
+    def test_the_student_learns_from_the_same_as_ever(self, rollouts):
+        for name in ("primed_reward", "primed_terminated", "primed_value", "primed_weight", "matched"):
+            found, expected = (getattr(rollouts[which], name) for which in ("scored", "fictitious"))
+            np.testing.assert_array_equal(found, expected)
+        assert (rollouts["scored"].primed_terminated != rollouts["none"].primed_terminated).any()
+
+    def test_otherwise_by_what_the_student_learns_from(self, rollouts):
+        assert rollouts["fictitious"].as_scored() is rollouts["fictitious"]
 
 
 class TestEveryGrounding:

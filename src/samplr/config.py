@@ -109,6 +109,8 @@ class FictitiousConfig:
     """M: how many posterior draws each TD error averages over (the paper: 1); `exact` for its expectation."""
     trace: Literal["full", "matched"] = "full"
     """`full` (the paper), or `matched`: advantages are passed on only over transitions that equal the real ones."""
+    scores: Literal["fictitious", "real"] = "fictitious"
+    """Which transitions a level's score is computed from. Whichever it is, the student learns from fictitious ones."""
     posterior: Literal["exact", "learned"] = "exact"
     """`exact`: the environment's own; `learned`: a network that learns it alongside the student (see `belief`)."""
     prior: Literal["known", "estimated"] = "known"

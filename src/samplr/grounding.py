@@ -9,6 +9,7 @@ No grounding knows who proposed the level, and no teacher knows how transitions 
 """
 
 import abc
+from typing import Literal
 
 import equinox as eqx
 import jax
@@ -82,6 +83,10 @@ class Grounding(eqx.Module):
         """The posterior whose belief the rollout carries along."""
         return None
 
+    def scored_by_real_steps(self) -> bool:
+        """Whether levels are scored by what really followed, although the student learns from something else."""
+        return False
+
     def versions(self, env: Environment, belief: Belief, evidence: Evidence, *, key: PRNGKeyArray) -> Versions | None:
         """The θ′ to redraw what is unrevealed with; without any, the student learns from what really happened."""
         return None
@@ -149,14 +154,20 @@ class Fictitious(Grounding):
 
     - `samples`: how many fictitious transitions δₜ averages over (the paper: 1), or `"exact"` for all of them.
     - `believed`: the posterior to use in place of the environment's own: see `samplr.posteriors.beliefs`.
+    - `scores`: whether levels are scored by `"fictitious"` transitions, as the student learns, or by `"real"` ones.
     """
 
     samples: int | str = eqx.field(static=True, default=1)
     believed: Posterior | None = None
+    scores: Literal["fictitious", "real"] = eqx.field(static=True, default="fictitious")
 
     def aleatoric(self, env: Environment, level: Level, *, key: PRNGKeyArray) -> Aleatoric:
         """The level's own: the curriculum keeps its freedom."""
         return level.aleatoric
+
+    def scored_by_real_steps(self) -> bool:
+        """As asked for."""
+        return self.scores == "real"
 
     def posterior(self, env: Environment) -> Posterior:
         """The one believed in, or the environment's."""

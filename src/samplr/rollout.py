@@ -5,6 +5,8 @@ same level, with the θ′ that the grounding says. `collect` is for worlds in J
 `samplr.host.rollout` is for simulators on the host, and made of the same parts.
 """
 
+import dataclasses
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -46,11 +48,27 @@ class Rollout(eqx.Module):
     """Of the θ′ the student learned from."""
     hidden: Float[Array, "t n k"] | None = None
     """The hidden numbers of the running episode's θ′, where the critic is told them."""
+    real_value: Float[Array, "t n"] | None = None
+    """V of what really followed, where levels are scored by that."""
 
     @property
     def end(self) -> Bool[Array, "t n"]:
         """Whether the real episode ended with this step."""
         return self.terminated | self.truncated
+
+    def as_scored(self) -> "Rollout":
+        """The rollout by which its levels are scored: what the student learns from, or all of it as it really was."""
+        if self.real_value is None:
+            return self
+        reward, terminated, value = (leaf[..., None] for leaf in (self.reward, self.terminated, self.real_value))
+        return dataclasses.replace(
+            self,
+            primed_reward=reward,
+            primed_terminated=terminated,
+            primed_value=value,
+            primed_weight=jnp.ones_like(reward),
+            matched=jnp.ones_like(self.matched),
+        )
 
 
 class Episode(eqx.Module):
@@ -222,11 +240,13 @@ def record(
     memory, hidden = network.remember(worker.memory, action), told(env, network, episode.aleatoric)
     going_on = Episode(real.state, real.observation, memory, belief, episode.aleatoric, jnp.array(False), total)
     after = trees.where(real.done, restarted, going_on)
-    # The next observation goes first, so that all are one batch for the network.
-    versions = trees.repeat((memory, hidden), primed.reward.shape[0])
+    # The next observation goes first and the versions last, so that all are one batch for the network.
+    versions, scored = primed.reward.shape[0], grounding.scored_by_real_steps()
+    seen = (primed.observation, *trees.repeat((memory, hidden), versions))
+    if scored:
+        seen = trees.prepend((real.observation, memory, hidden), seen)
     first = (after.observation, after.memory, told(env, network, after.aleatoric))
-    seen = trees.prepend(first, (primed.observation, *versions))
-    policy, value, memory = jax.vmap(network)(*seen)
+    policy, value, memory = jax.vmap(network)(*trees.prepend(first, seen))
     row = Rollout(
         observation=episode.observation,
         action=raw,
@@ -238,7 +258,7 @@ def record(
         truncated=real.truncated,
         primed_reward=primed.reward,
         primed_terminated=primed.terminated,
-        primed_value=value[1:],
+        primed_value=value[-versions:],
         primed_weight=primed.weight,
         matched=primed.matched,
         episode_return=total,
@@ -246,6 +266,7 @@ def record(
         real_summaries=env.summaries(episode.aleatoric),
         met_summaries=env.summaries(primed.aleatoric),
         hidden=hidden,
+        real_value=value[1] if scored else None,
     )
     policy, memory = jax.tree.map(lambda leaf: leaf[0], (policy, memory))
     return Worker(after, policy, value[0], memory), row

@@ -190,7 +190,8 @@ class Training:
         """The grounding of a run with these beliefs."""
         if self.beliefs is None:
             return self.grounding
-        return Fictitious(self.config.fictitious.samples, self.beliefs.posterior(beliefs))
+        asked = self.config.fictitious
+        return Fictitious(asked.samples, self.beliefs.posterior(beliefs), asked.scores)
 
     def _advance_uncompiled(
         self, hyperparameters: Hyperparameters, state: TrainState, updates: Int[Array, ""]
@@ -263,9 +264,10 @@ class Training:
         scale = run.scale.update(_returns_so_far(rollout, ppo.discount))
         advantages = ppo.advantages(rollout, scale)
         return_scale = scale.deviation if ppo.normalise_returns else jnp.ones(())
+        scored = advantages if rollout.real_value is None else ppo.advantages(rollout.as_scored(), scale)
         outcome = Outcome(
             levels=levels,
-            advantages=advantages,
+            advantages=scored,
             values=rollout.value,
             best_return=_best_return(rollout, return_scale),
             return_scale=return_scale,
@@ -326,7 +328,7 @@ def build_grounding(config: Config) -> Grounding:
         case "naive":
             return Naive()
         case "fictitious":
-            return Fictitious(config.fictitious.samples)
+            return Fictitious(config.fictitious.samples, scores=config.fictitious.scores)
 
 
 def build_beliefs(config: Config) -> Beliefs | None:

@@ -4,7 +4,7 @@ Two questions. Under which change is SAMPLR ahead of PLR⊥? And what do fictiti
 large and known: of a teacher who presents three icy tiles in ten, whatever happens?
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -20,6 +20,8 @@ CONDITIONS = ("ground_truth", "q=0", "q=0.3", "q=0.4", "q=0.6")
 """New random tracks with ice as P̄ has it, and at fixed rates."""
 
 METHODS = {"robust_plr": "PLR⊥", "samplr": "SAMPLR"}
+
+ABOVE = "SAMPLR is above PLR⊥"
 
 LINEAGE = {
     "student.learning_rate": 3e-4,
@@ -54,6 +56,7 @@ CHANGES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 OF_SAMPLR_ALONE: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "m4": ("M = 4", {"fictitious.samples": 4}),
     "matched": ("matched trace", {"fictitious.trace": "matched"}),
+    "real_scores": ("scored by real transitions", {"fictitious.scores": "real"}),
     "learns_new": ("learns from new levels, too", {"teacher": "plr"}),
 }
 
@@ -80,17 +83,24 @@ def named(method: str, change: str) -> str:
     return f"{method}_{change}" if change else method
 
 
-def variants() -> dict[str, Variant]:
-    """All that can be trained."""
+def changed(
+    changes: Mapping[str, tuple[str, Mapping[str, Any]]], of_samplr_alone: Mapping[str, tuple[str, Mapping[str, Any]]]
+) -> dict[str, Variant]:
+    """SAMPLR and PLR⊥ with one change each, and SAMPLR with those that PLR⊥ cannot have."""
     found = {
         named(method, change): Variant(method, f"{title}, {words}", settings)
-        for change, (words, settings) in CHANGES.items()
+        for change, (words, settings) in changes.items()
         for method, title in METHODS.items()
     }
-    found |= {
+    return found | {
         named("samplr", change): Variant("samplr", f"SAMPLR, {words}", settings)
-        for change, (words, settings) in OF_SAMPLR_ALONE.items()
+        for change, (words, settings) in of_samplr_alone.items()
     }
+
+
+def variants() -> dict[str, Variant]:
+    """All that can be trained."""
+    found = changed(CHANGES, OF_SAMPLR_ALONE)
     found |= {
         named(method, "lineage"): Variant(method, f"{title}, {CHANGES['lineage'][0]}", LINEAGE)
         for method, title in WITHOUT_A_SHIFT.items()
@@ -104,16 +114,7 @@ def variants() -> dict[str, Variant]:
 
 def claims() -> list[Claim]:
     """What is asked of the changes."""
-    found = [
-        Claim("SAMPLR is above PLR⊥", condition, named("samplr", change), named("robust_plr", change), "greater")
-        for change in CHANGES
-        for condition in CONDITIONS
-    ]
-    found += [
-        Claim("the change does SAMPLR good", condition, named("samplr", change), "samplr", "greater")
-        for change in (*list(CHANGES)[1:], *OF_SAMPLR_ALONE)
-        for condition in CONDITIONS
-    ]
+    found = claims_of_changes(CHANGES, OF_SAMPLR_ALONE, CONDITIONS)
     dr, naive, samplr = (named(method, "lineage") for method in (*WITHOUT_A_SHIFT, "samplr"))
     found += [
         Claim("the lineage's students rank as the paper's", condition, a, b, "greater")
@@ -121,6 +122,30 @@ def claims() -> list[Claim]:
         for condition in CONDITIONS
     ]
     return found + claims_of_fixed_teachers(CONDITIONS[0])
+
+
+def claims_of_changes(changes: Iterable[str], of_samplr_alone: Iterable[str], figures: Sequence[str]) -> list[Claim]:
+    """What is asked of each change, of some figures; the change without a name is none."""
+    both, alone = tuple(changes), tuple(of_samplr_alone)
+    found = [
+        Claim(ABOVE, figure, named("samplr", change), named("robust_plr", change), "greater")
+        for change in both
+        for figure in figures
+    ]
+    return found + [
+        Claim("the change does SAMPLR good", figure, named("samplr", change), "samplr", "greater")
+        for change in (*both, *alone)
+        if change
+        for figure in figures
+    ]
+
+
+def gaps_by_change(
+    tested: Iterable[Mapping[str, Any]], changes: Mapping[str, tuple[str, Mapping[str, Any]]]
+) -> list[dict[str, Any]]:
+    """Of tested claims, by how much SAMPLR is above PLR⊥ under each change, and the change in words."""
+    words = {named("samplr", change): text for change, (text, _) in changes.items()}
+    return [{**found, "title": words[found["a"]]} for found in tested if found["claim"] == ABOVE]
 
 
 def claims_of_fixed_teachers(ground_truth: str) -> list[Claim]:
@@ -145,10 +170,8 @@ def report(data: Data) -> Report:
         mine = [row for row in rows if row["variant"] == name]
         if mine:
             results["table"][name] = {condition: estimate(scores(mine, condition)) for condition in CONDITIONS}
-    words = {named("samplr", change): text for change, (text, _) in CHANGES.items()}
-    gaps = [{**found, "title": words[found["a"]]} for found in results["claims"] if found["claim"].endswith("PLR⊥")]
     tables = [_rich_table(data, results["table"]), *claims_tables(results["claims"], 0)]
-    return Report(results, tables, {"gaps": figures.gaps(gaps, CONDITIONS)})
+    return Report(results, tables, {"gaps": figures.gaps(gaps_by_change(results["claims"], CHANGES), CONDITIONS)})
 
 
 def _by_condition(rows: Sequence[Row]) -> list[Row]:

@@ -12,9 +12,16 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from samplr.reproduce import figures
+from samplr.reproduce import controlled, figures
 from samplr.reproduce.comparisons import BASES, Claim, cell, claims_tables, estimate, in_percent, tested
-from samplr.reproduce.controlled import FIXED, claims_of_fixed_teachers, named
+from samplr.reproduce.controlled import (
+    FIXED,
+    changed,
+    claims_of_changes,
+    claims_of_fixed_teachers,
+    gaps_by_change,
+    named,
+)
 from samplr.reproduce.curricula import CurriculumExam
 from samplr.reproduce.exams import SuiteExam
 from samplr.reproduce.folder import TRAINING
@@ -38,6 +45,23 @@ TOLD: Mapping[str, Mapping[str, Any]] = {"": {}, "evidence": {"env.show_evidence
 
 _TOLD_TITLE = ", told the evidence"
 
+_OF_PICTURES = ("evidence", "kernels", "rate", "lineage")
+CHANGES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    **{name: change for name, change in controlled.CHANGES.items() if name not in _OF_PICTURES},
+    "rate": ("the paper's learning rate", {"student.learning_rate": 1e-4}),
+    "lineage": (
+        controlled.CHANGES["lineage"][0],
+        {name: value for name, value in controlled.LINEAGE.items() if name != "student.encoder"},
+    ),
+}
+"""One change at a time, as in the world with pictures, and what here takes the place of those that make no sense."""
+
+ALONE = {name: change for name, change in controlled.OF_SAMPLR_ALONE.items() if name != "m4"}
+"""Changes of SAMPLR alone; M = 4 is one of Table 1's."""
+
+CHANGED_AT = (GROUND_TRUTH, "q=0.4", "q=0.6")
+"""Where changes are compared."""
+
 
 def variants() -> dict[str, Variant]:
     """All that can be trained."""
@@ -45,7 +69,7 @@ def variants() -> dict[str, Variant]:
     plain |= {
         name: Variant("dr", f"teacher of {words}", settings) for name, (words, settings) in FIXED.items() if settings
     }
-    return {
+    students = {
         named(name, told): dataclasses.replace(
             variant,
             title=variant.title + (_TOLD_TITLE if told else ""),
@@ -54,6 +78,7 @@ def variants() -> dict[str, Variant]:
         for told, settings in TOLD.items()
         for name, variant in plain.items()
     }
+    return students | {name: variant for name, variant in changed(CHANGES, ALONE).items() if name not in students}
 
 
 def claims() -> list[Claim]:
@@ -78,7 +103,7 @@ def claims() -> list[Claim]:
         for told in TOLD
         for condition in (GROUND_TRUTH, "q=0.4", "q=0.6")
     ]
-    return found + claims_of_fixed_teachers(GROUND_TRUTH)
+    return found + claims_of_changes(CHANGES, ALONE, CHANGED_AT) + claims_of_fixed_teachers(GROUND_TRUTH)
 
 
 def report(data: Data) -> Report:
@@ -100,7 +125,10 @@ def report(data: Data) -> Report:
         }
     tables = [_rich_table(data, basis, rows) for basis, rows in results["table"].items()]
     tables += claims_tables(results["claims"], 0, shares=[ICE])
-    return Report(results, tables, _figures(data, at_the_end(played)))
+    drawn = _figures(data, at_the_end(played))
+    of_changes = [found for found in results["claims"] if found["basis"] == "steps"]
+    drawn["gaps"] = figures.gaps(gaps_by_change(of_changes, CHANGES), CHANGED_AT)
+    return Report(results, tables, drawn)
 
 
 def _figures(data: Data, rows: Sequence[Row]) -> dict[str, Any]:
