@@ -59,7 +59,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_checkpoint_holds_the_whole_run(uninterrupted: Path) -> None:
     """What the comparisons of this file compare."""
     names = " ".join(read_checkpoint(uninterrupted).arrays)
-    for part in ("network.actor.weight", "opt_state", "teacher", "scale", ".key", ".update", "presentations"):
+    for part in ("network.actor.weight", "opt_state", "teacher", "scale", ".key", ".update", "real"):
         assert part in names
 
 

@@ -14,6 +14,7 @@ from samplr.envs.spaces import Box, Discrete
 from samplr.grounding import Fictitious, Naive, Ungrounded
 from samplr.posteriors import Posterior
 from samplr.rollout import Rollout, StepKeys, collect
+from samplr.shift import ShiftMonitor
 from samplr.student.networks import ActorCritic, build_network
 from samplr.training import build_grounding, student_shapes
 
@@ -143,6 +144,16 @@ def rollouts(levels):
 @pytest.fixture(params=["none", "naive", "fictitious"])
 def rollout(request, rollouts):
     return rollouts[request.param]
+
+
+def test_the_shift_monitor_counts_levels_and_not_their_episodes(rollouts):
+    # Half of the levels have a short fuse, and three times as many episodes as the others.
+    rollout = rollouts["none"]
+    assert (rollout.real_summaries["fuse"][rollout.start] == SHORT).mean() == pytest.approx(0.75)
+    monitor = ShiftMonitor.of(ENV)
+    counts = monitor.count(rollout.real_summaries, rollout.met_summaries)
+    row = monitor.report(jax.tree.map(lambda leaf: leaf[None], counts))
+    assert row["shift/fuse/real_mean"] == [(SHORT + LONG) / 2]
 
 
 class TestScoredByRealSteps:

@@ -160,7 +160,7 @@ class TestUpdates:
         # Over all updates, the student learned exactly as often as the schedule says.
         assert 0 < learned[-1] < UPDATES
         assert np.asarray(together[1].metrics["student/policy"].count).tolist() == [learned[-1]] * 4
-        assert np.asarray(together[1].shift.presentations).tolist() == [8 * learned[-1]] * 4
+        assert together[1].shift.real["ice"].counts.sum(axis=-1).tolist() == [8 * learned[-1]] * 4
 
 
 def test_what_a_critic_supposes_when_it_is_not_told_is_not_learned():

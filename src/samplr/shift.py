@@ -1,8 +1,8 @@
 """The shift monitor: does the curriculum change the distribution of what the agent cannot observe?
 
 Each environment names scalar summaries of θ′. While the student learns, the monitor counts them in bins made from
-ground-truth draws: of the θ′ of the episodes themselves (`real`), and of the θ′ that the transitions it learned from
-were computed with (`met`, which under `fictitious` is drawn from the posterior).
+ground-truth draws: of the θ′ that each worker began its rollout with (`real`), and of the θ′ that the transitions it
+learned from were computed with (`met`, which under `fictitious` is drawn from the posterior).
 """
 
 import math
@@ -13,7 +13,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 from scipy import stats
 from scipy.spatial.distance import jensenshannon
 
@@ -43,8 +43,6 @@ class ShiftCounts(eqx.Module):
 
     real: dict[str, Histogram]
     met: dict[str, Histogram]
-    presentations: Float[Array, ""]
-    """How many times a level was handed to a worker for learning: the number of independent draws at most."""
 
 
 class ShiftMonitor(eqx.Module):
@@ -63,21 +61,17 @@ class ShiftMonitor(eqx.Module):
         keys = jax.random.split(jax.random.key(0), REFERENCE_DRAWS)
         draws: dict[str, Array] = jit(jax.vmap(draw))(keys)
         edges = {name: jnp.asarray(_edges(np.asarray(values)), jnp.float32) for name, values in draws.items()}
-        everything = jnp.ones(REFERENCE_DRAWS, bool)
-        return cls(edges, {name: _histogram(x, everything, edges[name]) for name, x in draws.items()})
+        return cls(edges, {name: _histogram(x, edges[name]) for name, x in draws.items()})
 
-    def count(
-        self,
-        real: dict[str, Float[Array, "t n"]],
-        start: Bool[Array, "t n"],
-        met: dict[str, Float[Array, "t n"]],
-    ) -> ShiftCounts:
-        """What a rollout met: the real θ′ once for each episode, the met θ′ once for each step."""
-        always = jnp.ones_like(start)
+    def count(self, real: dict[str, Float[Array, "t n"]], met: dict[str, Float[Array, "t n"]]) -> ShiftCounts:
+        """What a rollout met: the real θ′ once for each worker, the met θ′ once for each step.
+
+        A level whose episodes are short has many of them in a rollout. Counted by episodes, levels that end early would
+        look as if the teacher had preferred them.
+        """
         return ShiftCounts(
-            {name: _histogram(x, start, self.edges[name]) for name, x in real.items()},
-            {name: _histogram(x, always, self.edges[name]) for name, x in met.items()},
-            jnp.float32(start.shape[1]),
+            {name: _histogram(x[0], self.edges[name]) for name, x in real.items()},
+            {name: _histogram(x, self.edges[name]) for name, x in met.items()},
         )
 
     def report(self, counts: ShiftCounts) -> dict[str, Any]:
@@ -96,11 +90,7 @@ class ShiftMonitor(eqx.Module):
         lines = []
         for name, reference in self.reference.items():
             real = counts.real[name]
-            draws = np.asarray(counts.presentations)
-            p = [
-                shift_p_value(run, np.asarray(reference.counts), n)
-                for run, n in zip(np.asarray(real.counts), draws, strict=True)
-            ]
+            p = [shift_p_value(run, np.asarray(reference.counts)) for run in np.asarray(real.counts)]
             if min(p) * len(p) * len(self.reference) < SIGNIFICANCE:
                 lines.append(
                     f"the curriculum shifted θ′: '{name}' averaged {np.nanmean(real.mean):.3g} in training against "
@@ -122,19 +112,11 @@ def divergence(counts: np.ndarray, reference: np.ndarray) -> float:
     return float(jensenshannon(np.asarray(counts, float), np.asarray(reference, float), base=2) ** 2)
 
 
-def shift_p_value(counts: np.ndarray, reference: np.ndarray, draws: float) -> float:
-    """The p-value of the G-test that both histograms come from one distribution.
-
-    **Arguments:**
-
-    - `draws`: the number of independent draws behind `counts`; episodes that repeat a level are not independent.
-    """
-    counts, reference = np.asarray(counts, float), np.asarray(reference, float)
-    if counts.sum() == 0:
-        return 1.0
-    table = np.stack([counts * min(1.0, draws / counts.sum()), reference])
+def shift_p_value(counts: np.ndarray, reference: np.ndarray) -> float:
+    """The p-value of the G-test that both histograms come from one distribution."""
+    table = np.stack([np.asarray(counts, float), np.asarray(reference, float)])
     table = table[:, table.sum(axis=0) > 0]
-    if table.shape[1] < 2:
+    if table[0].sum() == 0 or table.shape[1] < 2:
         return 1.0
     return float(stats.chi2_contingency(table, correction=False, lambda_="log-likelihood").pvalue)
 
@@ -147,7 +129,7 @@ def _edges(values: np.ndarray) -> np.ndarray:
     return np.unique(np.quantile(values, np.linspace(0, 1, BINS + 1)[1:-1]))
 
 
-def _histogram(values: Array, where: Array, edges: Array) -> Histogram:
+def _histogram(values: Array, edges: Array) -> Histogram:
     bins = jnp.sum(values[..., None] > edges, axis=-1)
-    one_hot = jax.nn.one_hot(bins, len(edges) + 1) * where[..., None]
-    return Histogram(jnp.sum(one_hot.reshape(-1, len(edges) + 1), axis=0), jnp.sum(values * where))
+    one_hot = jax.nn.one_hot(bins, len(edges) + 1)
+    return Histogram(jnp.sum(one_hot.reshape(-1, len(edges) + 1), axis=0), jnp.sum(values))

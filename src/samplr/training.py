@@ -150,7 +150,7 @@ class Training:
     def empty_shift(self) -> ShiftCounts:
         """What no update at all has met, for every run."""
         zeros = jax.tree.map(jnp.zeros_like, self.monitor.reference)
-        return trees.repeat(ShiftCounts(zeros, zeros, jnp.zeros(())), self.config.seeds)
+        return trees.repeat(ShiftCounts(zeros, zeros), self.config.seeds)
 
     @property
     def steps_per_update(self) -> int:
@@ -286,7 +286,7 @@ class Training:
             run.network, run.opt_state, played.rollout, played.advantages, key=key
         )
         rollout = played.rollout
-        shift = self.monitor.count(rollout.real_summaries, rollout.start, rollout.met_summaries)
+        shift = self.monitor.count(rollout.real_summaries, rollout.met_summaries)
         told = hyperparameters.teacher.metrics(run.teacher)
         metrics = {name: Mean.of(value) for name, value in told.items()}
         metrics |= {f"student/{name}": Mean.of(value) for name, value in vars(losses).items()}
