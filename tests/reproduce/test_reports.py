@@ -258,10 +258,13 @@ class TestControlled:
         ahead, gains = (
             found(report, claim=f"{what}") for what in ("SAMPLR is above PLR⊥", "the change does SAMPLR good")
         )
-        assert len(ahead) == len(controlled.CHANGES) * len(controlled.CONDITIONS)
+        changes = len(controlled.CHANGES) + len(controlled.OF_SAMPLR_ALONE)
+        assert len(ahead) == changes * len(controlled.CONDITIONS)
         assert all(row["holds"] and row["difference"] > 130 for row in ahead)
-        changes = len(controlled.CHANGES) - 1 + len(controlled.OF_SAMPLR_ALONE)
-        assert len(gains) == changes * len(controlled.CONDITIONS)
+        # What PLR⊥ cannot have is compared with PLR⊥ as it is.
+        assert {row["b"] for row in ahead if row["a"] == "samplr_matched"} == {"robust_plr"}
+        assert {row["b"] for row in ahead if row["a"] == "samplr_rate"} == {"robust_plr_rate"}
+        assert len(gains) == (changes - 1) * len(controlled.CONDITIONS)
         assert {row["a"] for row in gains if row["difference"] > 30} == {"samplr_evidence"}
 
     def test_a_shift_is_compared_with_and_without_fictitious_transitions(self, report: Report) -> None:
@@ -279,7 +282,8 @@ class TestControlled:
         axes = report.figures["gaps"].axes
         assert [axis.get_title() for axis in axes] == ["P̄", "q=0", "q=0.3", "q=0.4", "q=0.6"]
         titles = [label.get_text() for label in axes[0].get_yticklabels()]
-        assert titles == [words for words, _ in controlled.CHANGES.values()]
+        changes = {**controlled.CHANGES, **controlled.OF_SAMPLR_ALONE}
+        assert titles == [words for words, _ in changes.values()]
         dots = [line.get_xdata()[0] for line in axes[0].lines if line.get_marker() == "o"]
         assert len(dots) == len(titles)
         assert np.argmax(dots) == titles.index("told the evidence")
@@ -311,14 +315,33 @@ class TestSketch:
         fill(root, SKETCH, list(SKETCH.variants))
         return reproduce(SKETCH, root, only="report", progress=False)
 
-    def test_a_variant_is_one_of_the_papers_or_a_fixed_teacher_told_or_not(self) -> None:
-        assert len(SKETCH.variants) == 2 * (len(sketch.PAPERS) + len(controlled.FIXED) - 1)
+    def test_a_variant_is_one_of_the_papers_or_a_fixed_teacher_told_or_not_or_has_one_change(self) -> None:
+        told_or_not = 2 * (len(sketch.PAPERS) + len(controlled.FIXED) - 1)
+        # Unchanged, told the evidence and M = 4 are there already.
+        changed = 2 * (len(sketch.CHANGES) - 2) + len(controlled.OF_SAMPLR_ALONE) - 1
+        assert len(SKETCH.variants) == told_or_not + changed
         for name, variant in SKETCH.variants.items():
             config = SKETCH.config(variant, steps=2000)
             assert type(config.env) is SketchedBlackIce
             assert config.env.show_evidence == name.endswith("_evidence")
-            assert config.student.learning_rate == pytest.approx(3e-4)
+            assert config.student.learning_rate == pytest.approx(1e-4 if name.endswith("_rate") else 3e-4)
             assert (config.teacher == "fixed") == name.startswith(("fixed", "wide"))
+
+    def test_a_change_changes_one_thing(self) -> None:
+        plain = SKETCH.config(SKETCH.variants["samplr"], steps=2000)
+        for change, (_, settings) in sketch.CHANGES.items():
+            changed = SKETCH.config(SKETCH.variants[controlled.named("samplr", change)], steps=2000)
+            assert len(settings) == 1 or change in ("", "lineage")
+            assert (changed != plain) == bool(change)
+        assert changed.student.encoder == plain.student.encoder, "a sketch has no kernels"
+
+    def test_every_change_is_a_row_of_the_figure(self, report: Report) -> None:
+        ahead = found(report, claim="SAMPLR is above PLR⊥", basis="steps")
+        changes = {**sketch.CHANGES, **controlled.OF_SAMPLR_ALONE}
+        assert len(ahead) == len(changes) * len(sketch.CHANGED_AT)
+        axes = report.figures["gaps"].axes
+        assert [axis.get_title() for axis in axes] == ["P̄", "q=0.4", "q=0.6"]
+        assert [label.get_text() for label in axes[0].get_yticklabels()] == [words for words, _ in changes.values()]
 
     @pytest.mark.parametrize("told", ["", "_evidence"])
     def test_the_papers_claims_are_tested_among_students_of_a_kind(self, report: Report, told: str) -> None:

@@ -127,14 +127,15 @@ def claims() -> list[Claim]:
 def claims_of_changes(changes: Iterable[str], of_samplr_alone: Iterable[str], figures: Sequence[str]) -> list[Claim]:
     """What is asked of each change, of some figures; the change without a name is none."""
     both, alone = tuple(changes), tuple(of_samplr_alone)
+    pairs = [(change, change) for change in both] + [(change, "") for change in alone]
     found = [
-        Claim(ABOVE, figure, named("samplr", change), named("robust_plr", change), "greater")
-        for change in both
+        Claim(ABOVE, figure, named("samplr", change), named("robust_plr", same), "greater")
+        for change, same in pairs
         for figure in figures
     ]
     return found + [
         Claim("the change does SAMPLR good", figure, named("samplr", change), "samplr", "greater")
-        for change in (*both, *alone)
+        for change, _ in pairs
         if change
         for figure in figures
     ]
@@ -171,7 +172,11 @@ def report(data: Data) -> Report:
         if mine:
             results["table"][name] = {condition: estimate(scores(mine, condition)) for condition in CONDITIONS}
     tables = [_rich_table(data, results["table"]), *claims_tables(results["claims"], 0)]
-    return Report(results, tables, {"gaps": figures.gaps(gaps_by_change(results["claims"], CHANGES), CONDITIONS)})
+    return Report(
+        results,
+        tables,
+        {"gaps": figures.gaps(gaps_by_change(results["claims"], {**CHANGES, **OF_SAMPLR_ALONE}), CONDITIONS)},
+    )
 
 
 def _by_condition(rows: Sequence[Row]) -> list[Row]:

@@ -305,7 +305,7 @@ def gaps(found: Sequence[Row], conditions: Sequence[str]) -> Figure:
             axis.plot([row["low"], row["high"]], [place, place], color=COLOURS["samplr"], lw=1.6)
             axis.plot(row["difference"], place, "o", ms=5, color=COLOURS["samplr"])
         axis.axvline(0, color=GREY, lw=0.8)
-        axis.set_title("P̄" if condition == "ground_truth" else condition)
+        axis.set_title(condition if condition.startswith("q=") else "P̄")
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].set_yticks(range(len(titles)), titles)
     axes[0].invert_yaxis()
