@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from samplr.reproduce import STUDIES, reproduce
+from samplr.reproduce import STUDIES, controlled, reproduce, sketch
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = sorted(file.parent.name for file in (ROOT / "results").glob("*/study.json"))
@@ -58,6 +58,8 @@ METHODS = {
     "SAMPLR eager": "samplr_eager",
     "SAMPLR wide": "samplr_wide",
     "DR, at equal updates": "dr",
+    "DR, fictitious": "dr_fictitious",
+    "naive, told": "naive_evidence",
     "DR, told": "dr_evidence",
     "DR, told, at equal updates": "dr_evidence",
     "PLR⊥, told": "robust_plr_evidence",
@@ -96,7 +98,7 @@ FIGURES = {
 }
 """What the guides call a study's figures, and what these are multiplied by."""
 
-PAGES = {"results/README.md": 42, "docs/reproduce.md": 211, "docs/fruit_choice.md": 15}
+PAGES = {"results/README.md": 42, "docs/reproduce.md": 239, "docs/fruit_choice.md": 15}
 """How many numbers are found in each, so that a table that is called something else is noticed."""
 
 
@@ -218,6 +220,23 @@ def test_the_guide_quotes_how_far_ours_are_past_the_paper() -> None:
             expected = [claim[name] for name in ("difference", "low", "high")]
             if not _all_round_to(expected, cell.partition(", p")[0]):
                 wrong.append(f"{variant} at equal {basis}, {figure}: {cell}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_guide_quotes_what_each_change_does() -> None:
+    changes = {words: name for name, (words, _) in {**sketch.CHANGES, **controlled.OF_SAMPLR_ALONE}.items()}
+    (rows,) = [rows for header, *rows in tables(ROOT / "docs/reproduce.md") if header[0] == "change"]
+    claims = json.loads((ROOT / "results/sketch/results.json").read_text())["claims"]
+    asked = [(claim, figure) for claim in (controlled.ABOVE, controlled.BETTER) for figure in sketch.CHANGED_AT]
+    wrong = []
+    for words, *cells in rows:
+        for (claim, figure), cell in zip(asked, cells, strict=True):
+            wanted = (claim, controlled.named("samplr", changes[words]), figure, "steps")
+            tests = [c for c in claims if (c["claim"], c["a"], c["figure"], c["basis"]) == wanted]
+            expected = [c[name] for c in tests for name in ("difference", "low", "high")]
+            if not _all_round_to(expected, cell):
+                wrong.append(f"{words}, {claim}, {figure}: {cell}")
+    assert len(rows) == len({row["a"] for row in claims if row["claim"] == controlled.ABOVE})
     assert not wrong, "\n".join(wrong)
 
 
