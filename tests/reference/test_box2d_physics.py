@@ -343,11 +343,30 @@ class TestRules:
         assert env.step([0, 0, 0])[1:4] == (-100, True, False)
         assert env.frames == 1
 
-    def test_frame_limit(self, track):
-        env, _ = self.reset(track, rules=Rules(frame_limit=12))
+    @pytest.mark.parametrize("truncates", [False, True])
+    def test_frame_limit(self, track, truncates):
+        env, _ = self.reset(track, rules=Rules(frame_limit=12, limit_truncates=truncates))
         assert env.step([0, 0, 0])[2:4] == (False, False)
-        assert env.step([0, 0, 0])[2:4] == (False, True)
+        assert env.step([0, 0, 0])[2:4] == (not truncates, truncates)
         assert env.frames == 12
+
+    @pytest.mark.parametrize(
+        ("end", "rules"),
+        [
+            ("limit", {"frame_limit": 5}),
+            ("left", {"out_of_bounds_reward": -100.0}),
+            ("lap", {"lap_share": 0.0}),
+            ("idle", {"idle_limit": 5}),
+        ],
+    )
+    def test_a_bonus_is_paid_to_whoever_did_not_stand_idle(self, track, end, rules):
+        paid = {}
+        for bonus in (0.0, 100.0):
+            playfield = {"playfield": 1.0} if end == "left" else {}
+            env, _ = self.reset(track, rules=Rules(end_bonus=bonus, **rules), **playfield)
+            _, paid[bonus], terminated, truncated, _ = env.step([0, 0, 0])
+            assert terminated or truncated
+        assert paid[100.0] - paid[0.0] == pytest.approx(0 if end == "idle" else 100)
 
     def test_a_lap(self, track):
         env, _ = self.reset(track, rules=Rules(lap_share=0.0))

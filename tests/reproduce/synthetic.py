@@ -22,8 +22,8 @@ def fill(root: Path, study: Study, names: list[str], settings: dict[str, Any] | 
     variants = with_settings({name: study.variants[name] for name in names}, settings or {})
     folder.register(variants)
     make = {"table1": _drive, "controlled": _drive_elsewhere, "sketch": _drive_by_numbers, "fruit": _eat}[study.name]
-    for place, (name, variant) in enumerate(variants.items()):
-        rng = np.random.default_rng(place)
+    for name, variant in variants.items():
+        rng = np.random.default_rng(list(name.encode()))  # another variant changes nobody's luck
         for kind, rows in make(study, variant, rng, ahead=50.0 if settings else 0.0).items():
             folder.write(Batch(name, SEEDS), kind, rows, {"device": "abacus", "seconds": 1.0, "work": 1.0})
     return folder

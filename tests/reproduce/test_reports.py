@@ -296,7 +296,7 @@ class TestControlled:
         plain = CONTROLLED.config(CONTROLLED.variants["samplr"], steps=2000)
         for change, (_, settings) in {**controlled.CHANGES, **controlled.OF_SAMPLR_ALONE}.items():
             changed = CONTROLLED.config(CONTROLLED.variants[controlled.named("samplr", change)], steps=2000)
-            assert len(settings) == (len(controlled.LINEAGE) if change == "lineage" else bool(change))
+            assert len(settings) == {"ends": 3, "lineage": len(controlled.LINEAGE)}.get(change, bool(change))
             assert (changed != plain) == bool(change)
 
     def test_the_lineages_student_is_the_same_under_every_method(self) -> None:
@@ -319,7 +319,7 @@ class TestSketch:
         told_or_not = 2 * (len(sketch.PAPERS) + len(controlled.FIXED) - 1)
         # Unchanged, told the evidence and M = 4 are there already.
         changed = 2 * (len(sketch.CHANGES) - 2) + len(controlled.OF_SAMPLR_ALONE) - 1
-        assert len(SKETCH.variants) == told_or_not + changed
+        assert len(SKETCH.variants) == told_or_not + changed + len(controlled.WITHOUT_A_SHIFT)
         for name, variant in SKETCH.variants.items():
             config = SKETCH.config(variant, steps=2000)
             assert type(config.env) is SketchedBlackIce
@@ -331,7 +331,7 @@ class TestSketch:
         plain = SKETCH.config(SKETCH.variants["samplr"], steps=2000)
         for change, (_, settings) in sketch.CHANGES.items():
             changed = SKETCH.config(SKETCH.variants[controlled.named("samplr", change)], steps=2000)
-            assert len(settings) == 1 or change in ("", "lineage")
+            assert len(settings) == 1 or change in ("", "ends", "lineage")
             assert (changed != plain) == bool(change)
         assert changed.student.encoder == plain.student.encoder, "a sketch has no kernels"
 

@@ -20,7 +20,9 @@ from samplr.reproduce.controlled import (
     changed,
     claims_of_changes,
     claims_of_fixed_teachers,
+    claims_of_lineages,
     gaps_by_change,
+    lineages_without_a_shift,
     named,
 )
 from samplr.reproduce.curricula import CurriculumExam
@@ -75,9 +77,8 @@ def variants() -> dict[str, Variant]:
         for told, settings in TOLD.items()
         for name, variant in plain.items()
     }
-    return students | {
-        name: variant for name, variant in changed(CHANGES, OF_SAMPLR_ALONE).items() if name not in students
-    }
+    one_change = {**changed(CHANGES, OF_SAMPLR_ALONE), **lineages_without_a_shift(CHANGES)}
+    return students | {name: variant for name, variant in one_change.items() if name not in students}
 
 
 def claims() -> list[Claim]:
@@ -101,7 +102,8 @@ def claims() -> list[Claim]:
         Claim("M = 4 does good, told the evidence", figure, "samplr_m4_evidence", "samplr_evidence", "greater")
         for figure in CHANGED_AT
     ]
-    return found + claims_of_changes(CHANGES, OF_SAMPLR_ALONE, CHANGED_AT) + claims_of_fixed_teachers(GROUND_TRUTH)
+    found += claims_of_changes(CHANGES, OF_SAMPLR_ALONE, CHANGED_AT) + claims_of_lineages(CHANGED_AT)
+    return found + claims_of_fixed_teachers(GROUND_TRUTH)
 
 
 def report(data: Data) -> Report:

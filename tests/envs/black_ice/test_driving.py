@@ -207,6 +207,36 @@ class TestTheEnd:
         assert not bool(cut_off(road(), tired, rules))
         assert not bool(cut_off(road(), ended, TRAINING))  # there it is terminated instead
 
+    def test_the_limit_of_frames_terminates_if_the_rules_say_so(self, road, start):
+        short = road(frame_limit=13)
+        for rules, terminates in ((TRAINING, False), (Rules(limit_truncates=False), True)):
+            before, _ = drive(short, start, jnp.array(FULL_GAS), DRY, rules, "nearest")
+            after, _ = drive(short, before, jnp.array(FULL_GAS), DRY, rules, "nearest")
+            assert [int(before.frame), int(after.frame)] == [8, 13]
+            assert not bool(before.terminated | cut_off(short, before, rules))
+            assert (bool(after.terminated), bool(cut_off(short, after, rules))) == (terminates, not terminates)
+
+    @pytest.mark.parametrize("end", ["limit", "left", "lap", "idle"])
+    def test_a_bonus_is_paid_once_to_whoever_did_not_stand_idle(self, end, road, start):
+        place = {"limit": road(frame_limit=3), "left": road(playfield=10.0)}.get(end, road())
+        now = eqx.tree_at(lambda d: d.pending, start, 0 * start.pending)
+        if end == "lap":
+            now = eqx.tree_at(lambda d: d.visited, now, jnp.asarray(~ice_on(0)))
+        if end == "idle":
+            now = eqx.tree_at(lambda d: d.idle, now, jnp.int32(97))
+        paid = {}
+        for bonus in (0.0, 100.0):
+            after, paid[bonus] = drive(place, now, jnp.array(PARKED), DRY, Rules(end_bonus=bonus), "nearest")
+            assert bool(after.terminated | cut_off(place, after, TRAINING))
+            assert float(drive(place, after, jnp.array(PARKED), DRY, Rules(end_bonus=bonus), "nearest")[1]) == 0
+        assert float(paid[100.0] - paid[0.0]) == pytest.approx(0 if end == "idle" else 100)
+
+    def test_a_bonus_can_make_up_for_the_price_of_leaving(self, road, start):
+        rules = Rules(end_bonus=100.0, out_of_bounds_reward=-100.0)
+        after, reward = drive(road(playfield=10.0), start, jnp.array(PARKED), DRY, rules, "nearest")
+        assert bool(after.terminated)
+        assert float(reward) == 0
+
     @pytest.mark.parametrize("rules", [TRAINING, EVALUATION], ids=["training", "evaluation"])
     def test_leaving_the_playfield_terminates(self, rules, road, start, frame_by_frame):
         # The car starts at (50, 0) and drives along y: it leaves where y is more than 60.

@@ -483,14 +483,14 @@ class TestSuites:
 
 
 def test_evaluation_changes_only_the_rules():
-    rules = Rules(action_repeat=4, frame_limit=900, frame_penalty=0.2, track_reward=500.0, idle_limit=50)
+    rules = Rules(4, 900, False, 0.2, 500.0, None, 50, True, 100.0, 0.9)
     env = BlackIce(2.0, 7.0, "mean", 5, 2, True, rules, 1.0, 1)
     evaluated = env.for_evaluation()
     assert isinstance(evaluated, BlackIce)
     for field in dataclasses.fields(env):
         if field.name != "rules":
             assert getattr(evaluated, field.name) == getattr(env, field.name)
-    assert evaluated.rules == dataclasses.replace(rules, idle_limit=0, out_of_bounds_reward=-100.0)
+    assert evaluated.rules == dataclasses.replace(rules, idle_limit=0, out_of_bounds_reward=-100.0, end_bonus=0.0)
 
 
 # --- Networks -------------------------------------------------------------------------------------------------------

@@ -124,7 +124,7 @@ class RealBlackIce(car_racing.CarRacing):
             self._simulate()
             reward, terminated = self._judge()
             total += reward
-            truncated = not terminated and (self.frames >= self.frame_limit or self._stuck)
+            truncated = not terminated and (self._at_limit or self._stuck)
             if terminated or truncated:
                 break
         return self._observe(), total, terminated, truncated, {"lap_finished": self._lap_finished}
@@ -171,7 +171,16 @@ class RealBlackIce(car_racing.CarRacing):
         reward = new_tiles * self.rules.track_reward / len(self.track) - self.rules.frame_penalty
         if out and self.rules.out_of_bounds_reward is not None:
             reward = self.rules.out_of_bounds_reward
-        return reward, out or self._lap_finished or (self._stuck and not self.rules.idle_truncates)
+        ended = out or self._lap_finished
+        if ended or self._at_limit:
+            reward += self.rules.end_bonus
+        ended |= self._at_limit and not self.rules.limit_truncates
+        ended |= self._stuck and not self.rules.idle_truncates
+        return reward, ended
+
+    @property
+    def _at_limit(self) -> bool:
+        return self.frames >= self.frame_limit
 
     @property
     def _stuck(self) -> bool:

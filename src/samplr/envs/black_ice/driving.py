@@ -25,7 +25,9 @@ class Rules(eqx.Module):
     action_repeat: int = 8
     """Frames that each action lasts."""
     frame_limit: int = 1000
-    """Frames after which an episode is cut off (truncated); a circuit has a limit of its own."""
+    """Frames after which an episode is cut off; a circuit has a limit of its own."""
+    limit_truncates: bool = True
+    """Whether an episode at that limit is cut off (truncated) or over (terminated)."""
     frame_penalty: float = 0.1
     """Taken off for every frame."""
     track_reward: float = 1000.0
@@ -36,6 +38,8 @@ class Rules(eqx.Module):
     """Frames without a new tile after which the episode ends; 0 for never."""
     idle_truncates: bool = False
     """Whether an episode that ends for want of a new tile is cut off (truncated) instead of lost (terminated)."""
+    end_bonus: float = 0.0
+    """Paid besides in the frame in which the lap is driven, the playfield left or the limit of frames reached."""
     lap_share: float = 0.95
     """Back at the start with more than this share of the tiles visited, the lap counts as driven."""
 
@@ -45,7 +49,7 @@ class Rules(eqx.Module):
                 raise SamplrError(f"the rules need a {name} of at least 1, not {getattr(self, name)}")
         if self.idle_limit < 0:
             raise SamplrError(f"the rules need an idle_limit of 0 or more, not {self.idle_limit}")
-        for name in ("frame_penalty", "track_reward", "out_of_bounds_reward", "lap_share"):
+        for name in ("frame_penalty", "track_reward", "out_of_bounds_reward", "end_bonus", "lap_share"):
             number = getattr(self, name)
             if number is not None and not math.isfinite(number):
                 raise SamplrError(f"the rules need a finite {name}, not {number:g}")
@@ -179,9 +183,9 @@ def _with_marks(drive: Drive, marks: Int[Array, " tiles"]) -> Drive:
 
 
 def cut_off(road: Road, drive: Drive, rules: Rules) -> Bool[Array, ""]:
-    """Whether a drive is at its limit of frames, or of patience where that truncates."""
-    at_limit = drive.frame >= road.frame_limit
-    return at_limit | rules.is_stuck(drive.idle) if rules.idle_truncates else at_limit
+    """Whether a drive is at its limit of frames or of patience, where that truncates."""
+    at_limit, stuck = drive.frame >= road.frame_limit, rules.is_stuck(drive.idle)
+    return (at_limit & rules.limit_truncates) | (stuck & rules.idle_truncates)
 
 
 def drive_one_frame(
@@ -196,10 +200,13 @@ def drive_one_frame(
     idle = jnp.where(jnp.any(new) | (now.pending > 0), 0, now.idle + 1)
     lap = _is_lap(road, new, visited, rules)
     out = jnp.max(jnp.abs(hull_origin(car))) > road.playfield
-    over = lap | out if rules.idle_truncates else lap | out | rules.is_stuck(idle)
+    at_limit, stuck = now.frame + 1 >= road.frame_limit, rules.is_stuck(idle)
+    over = lap | out | (at_limit & (not rules.limit_truncates)) | (stuck & (not rules.idle_truncates))
     reward = _worth(new, _tiles(road), rules) - rules.frame_penalty + now.pending
     if rules.out_of_bounds_reward is not None:
         reward = jnp.where(out, rules.out_of_bounds_reward, reward)
+    if rules.end_bonus:
+        reward += jnp.where(lap | out | at_limit, rules.end_bonus, 0.0)
     after = Drive(
         car=car,
         acting=acting_tiles(contacts, rule),

@@ -157,8 +157,8 @@ class BlackIce(GroundedEnvironment):
         return self.show_evidence
 
     def for_evaluation(self) -> "BlackIce":
-        """The same world, scored as gymnasium does: no early stop, and leaving the playfield costs 100."""
-        rules = dataclasses.replace(self.rules, out_of_bounds_reward=-100.0, idle_limit=0)
+        """The same world, scored as gymnasium does: no early stop, no bonus, and leaving the playfield costs 100."""
+        rules = dataclasses.replace(self.rules, out_of_bounds_reward=-100.0, idle_limit=0, end_bonus=0.0)
         return dataclasses.replace(self, rules=rules)
 
     def sample_layout(self, *, key: PRNGKeyArray) -> ControlPoints:
