@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from samplr.reproduce import STUDIES, controlled, reproduce, sketch
+from samplr.reproduce.figures import CAPTIONS
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = sorted(file.parent.name for file in (ROOT / "results").glob("*/study.json"))
@@ -28,6 +29,7 @@ def test_results_follow_from_the_numbers_that_are_kept(folder: str, tmp_path: Pa
     assert_close(*(json.loads((place / "results.json").read_text()) for place in (tmp_path, published)))
     drawn = {file.name for file in (tmp_path / "figures").iterdir()}
     assert drawn >= {file.name for file in (published / "figures").glob("*")}
+    assert {name.removesuffix(".png") for name in drawn} <= set(CAPTIONS)
 
 
 def assert_close(again: Any, published: Any) -> None:

@@ -382,7 +382,7 @@ def reproduce(words: list[str]) -> None:
         only=options.only,
         progress=not options.json,
     )
-    for what in [report.results] if options.json else report.tables:
+    for what in [report.results] if options.json else [*report.tables, *report.tests]:
         _show(what)
 
 

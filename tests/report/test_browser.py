@@ -1,10 +1,13 @@
 """The page in a real browser: no complaints, no requests, everything is seen, also on a phone."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+
+from samplr.report.page import write_report
 
 from .browser import Browser, find_chromium
 from .conftest import Reported
@@ -12,7 +15,6 @@ from .conftest import Reported
 CHROMIUM = find_chromium()
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine to open the page in"),
     # The child of the fork becomes Chromium at once.
     pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning"),
@@ -37,6 +39,20 @@ def browser(reported: Reported, tmp_path_factory: pytest.TempPathFactory) -> Ite
         opened.look(*DESKTOP)
         opened.open(reported.out)
         yield opened
+
+
+def test_all_that_is_published_fits_on_one_small_page(tmp_path: Path) -> None:
+    out = tmp_path / "published.html"
+    assert write_report([Path(__file__).resolve().parents[2] / "results"], out) < 20_000_000
+    with Browser(str(CHROMIUM), tmp_path / "profile") as opened:
+        opened.look(*PHONE)
+        opened.open(out)
+        assert min(opened.evaluate(DECODED)) > 0
+        assert opened.evaluate("document.querySelectorAll('section.study').length") > 5
+        assert opened.evaluate(WIDEST) <= PHONE[0]
+        asked = {event["request"]["url"] for event in opened.told("Network.requestWillBeSent")}
+        assert {url for url in asked if not url.startswith("data:")} == {out.as_uri()}
+        assert [entry["entry"]["text"] for entry in opened.told("Log.entryAdded")] == []
 
 
 def test_images_and_films_can_be_seen(browser: Browser, reported: Reported) -> None:

@@ -24,11 +24,12 @@ STEPS = UPDATES * STEPS_PER_UPDATE
 def count(data: Data) -> Report:
     """A report that counts rows."""
     results = {name: len(rows) for name, rows in data.rows.items()}
-    return Report(results, [Table("rows")], {"empty": Figure(figsize=(1, 1))})
+    return Report(results, [Table("rows")], [], {"empty": Figure(figsize=(1, 1))})
 
 
 SMALL = Study(
     name="small",
+    about="Whether anything happens at all.",
     env="icy_road",
     variants={"dr": Variant("dr", "DR"), "samplr": Variant("samplr", "SAMPLR")},
     exams=(SuiteExam("ground_truth", episodes=6), SuiteExam("fixed_rates", episodes=4, at="ends", together=5)),

@@ -108,7 +108,7 @@ def page(contents: Contents) -> str:
     if contents.left_out:
         why = f"Left out, to keep this page small: {contents.left_out} galleries, films or figures."
         sections.append(f'<p class="note">{why}</p>')
-    links = [(f"study-{i}", f"Study {study.name}") for i, study in enumerate(contents.studies)]
+    links = [(f"study-{i}", f"Study {study.title}") for i, study in enumerate(contents.studies)]
     links += [(f"world-{i}", f"Runs on {of.world.name}") for i, of in enumerate(contents.worlds)]
     items = "".join(f'<li><a href="#{anchor}">{escape(name)}</a></li>' for anchor, name in links)
     return _PAGE.substitute(
@@ -267,14 +267,17 @@ def _estimate(estimate: Estimate | None) -> str:
 def _study(study: Findings, anchor: str) -> str:
     parts = [
         f'<section id="{anchor}" class="study" aria-labelledby="{anchor}-name">',
-        f'<h2 id="{anchor}-name">Study {escape(study.name)}</h2>',
-        f'<p class="lead">From <code>{escape(str(study.path))}</code>.</p>',
+        f'<h2 id="{anchor}-name">Study {escape(study.title)}</h2>',
+        f'<p class="lead">{escape(study.about)} From <code>{escape(str(study.path))}</code>.</p>',
         *(_study_table(cells) for cells in study.tables),
     ]
-    for name, uri in study.figures:
-        words = escape(name.replace("_", " "))
+    for caption, uri in study.figures:
+        words = escape(caption)
         parts.append(f'<figure><img src="{uri}" alt="{words}"><figcaption>{words}</figcaption></figure>')
-    return "\n".join([*parts, "</section>"])
+    if study.tests:
+        tests = "\n".join(_study_table(cells) for cells in study.tests)
+        parts.append(f"<details open><summary>The tests, claim by claim</summary>\n{tests}\n</details>")
+    return "\n".join([*parts, _study_table(study.worked), "</section>"])
 
 
 def _study_table(cells: Cells) -> str:

@@ -31,9 +31,17 @@ class Findings:
 
     path: Path
     name: str
+    about: str
     tables: list[Cells]
     figures: list[tuple[str, str]]
-    """Name and data URI of each."""
+    """Caption and data URI of each."""
+    tests: list[Cells]
+    worked: Cells
+
+    @property
+    def title(self) -> str:
+        """The study's name, and its folder's where that is another."""
+        return self.name if self.path.name == self.name else f"{self.name}, {self.path.name}"
 
 
 def find_studies(paths: Iterable[Path]) -> list[Path]:
@@ -54,6 +62,7 @@ def read_findings(path: Path, fits: Callable[..., bool]) -> Findings:
     - `fits`: asked for every figure's data URI; one that does not fit is left out.
     """
     from samplr.reproduce import STUDIES
+    from samplr.reproduce.figures import CAPTIONS
     from samplr.reproduce.folder import StudyFolder
     from samplr.reproduce.records import read_json
 
@@ -64,11 +73,20 @@ def read_findings(path: Path, fits: Callable[..., bool]) -> Findings:
     study = STUDIES[name]
     folder = StudyFolder.open(path, study, None)
     data = folder.load()
-    tables: Sequence[Table] = study.report(data).tables if any(data.rows.values()) else []
+    report = study.report(data) if any(data.rows.values()) else None
     titles = {variant: about.title for variant, about in data.variants.items()}
     worked = _worked(titles, {variant: folder.work_done(variant) for variant in titles}, folder.steps)
-    figures = [(file.stem, data_uri("image/png", file.read_bytes())) for file in sorted(path.glob("figures/*.png"))]
-    return Findings(path, name, [*map(_cells, tables), worked], [f for f in figures if fits(f[1])])
+    drawn = [file for stem in CAPTIONS if (file := path / "figures" / f"{stem}.png").is_file()]
+    figures = [(CAPTIONS[file.stem], data_uri("image/png", file.read_bytes())) for file in drawn]
+    return Findings(
+        path,
+        name,
+        study.about,
+        tables=[_cells(table) for table in report.tables] if report else [],
+        figures=[figure for figure in figures if fits(figure[1])],
+        tests=[_cells(table) for table in report.tests] if report else [],
+        worked=worked,
+    )
 
 
 def _worked(titles: Mapping[str, str], done: Mapping[str, Sequence[WorkDone]], steps: int) -> Cells:

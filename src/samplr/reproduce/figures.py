@@ -33,6 +33,27 @@ STYLES: Mapping[str, tuple[str, Any]] = {
 }
 """Okabe and Ito's colours, as in the other figures, and broken lines where two of them are near each other."""
 
+CAPTIONS: Mapping[str, str] = {
+    "theory": "Regret to the Bayes optimum along training, under P̄ and at the worst history; and what is left of it in "
+    "the end under each score of the teacher's.",
+    "returns_by_ice": "Return by rate of ice at the end of training.",
+    "returns_by_ice_fixed_teachers": "The same for teachers without a score.",
+    "gaps": "By how much SAMPLR is above PLR⊥ under each change, with 95 % intervals.",
+    "ice_seen": "The share of visited tiles with ice along training; dashed, P̄.",
+    "ice_seen_told": "The same for students that are told the evidence.",
+    "curriculum": "What the curricula ended on. Left: how icy their levels are. Right: how often the next tiles are "
+    "icy, by how many were revealed; dotted, how often the posterior expects it, and a grounded student learns it.",
+    "curriculum_told": "The same for students that are told the evidence.",
+    "curriculum_past_the_paper": "The same for the variants past the paper.",
+    "curves_by_steps": "Return along training by steps, on new tracks and on the circuits that settings are chosen by.",
+    "curves_by_gradient_updates": "The same by gradient updates: methods that replay learn less often.",
+    "training": "Return, rooms solved and rooms presented along training; dotted, on the levels trained on.",
+    "choices": "How training episodes end.",
+    "by_q": "Test return by the rate q at which the apple is right, and the share of such levels in training.",
+}
+"""What the figures of studies show, by the names of their files, in the order in which a page has them. Lines are means
+over seeds, bands and bars standard errors."""
+
 MARKERS = {"": "o", "oracle": "s", "grounded": "^"}
 """Of the scores that teachers of the theory study go by."""
 

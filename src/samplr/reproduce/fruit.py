@@ -50,8 +50,7 @@ def report(data: Data) -> Report:
         "by_q": figures.fruit_by_q(data, {q: of for q in QS if (of := _of_q(data, q))}),
     }
     tables = [_rich_table(data, basis, results["table"][basis]) for basis in BASES]
-    tables += claims_tables(results["claims"], 2)
-    return Report(results, tables, figures_drawn)
+    return Report(results, tables, claims_tables(results["claims"], 2), figures_drawn)
 
 
 def _of_q(data: Data, q: float) -> list[str]:
@@ -116,6 +115,7 @@ def _rich_table(data: Data, basis: str, rows: Mapping[str, Mapping[str, Any]]) -
 
 FRUIT = Study(
     name="fruit",
+    about="What a curriculum over the right fruit does to students of Stochastic Fruit Choice.",
     env="fruit_choice",
     variants={
         named(method, q): Variant(method, f"{title}, q={q:g}", {"env.q": q})

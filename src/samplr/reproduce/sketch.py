@@ -124,11 +124,10 @@ def report(data: Data) -> Report:
             if any(row["variant"] == name for row in rows)
         }
     tables = [_rich_table(data, basis, rows) for basis, rows in results["table"].items()]
-    tables += claims_tables(results["claims"], 0, shares=[ICE])
     drawn = _figures(data, at_the_end(played))
     of_changes = [found for found in results["claims"] if found["basis"] == "steps"]
     drawn["gaps"] = figures.gaps(gaps_by_change(of_changes, {**CHANGES, **OF_SAMPLR_ALONE}), CHANGED_AT)
-    return Report(results, tables, drawn)
+    return Report(results, tables, claims_tables(results["claims"], 0, shares=[ICE]), drawn)
 
 
 def _figures(data: Data, rows: Sequence[Row]) -> dict[str, Any]:
@@ -184,6 +183,7 @@ def _rich_table(data: Data, basis: str, rows: Mapping[str, Mapping[str, Any]]) -
 
 SKETCH = Study(
     name="sketch",
+    about="Table 1's question for drivers that need not learn to see, told the evidence or not; what it depends on.",
     env="black_ice_sketch",
     variants=variants(),
     exams=(

@@ -77,6 +77,7 @@ class Report:
 
     results: dict[str, Any]
     tables: Sequence[Table]
+    tests: Sequence[Table]
     figures: Mapping[str, Figure]
 
 
@@ -85,6 +86,8 @@ class Study:
     """One experiment of the paper."""
 
     name: str
+    about: str
+    """What it asks, in a sentence."""
     env: str
     variants: Mapping[str, Variant]
     exams: Sequence[Exam]

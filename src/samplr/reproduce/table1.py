@@ -113,8 +113,7 @@ def report(data: Data) -> Report:
     if of_ours.variants:
         figures_drawn["curriculum_past_the_paper"] = figures.curriculum(of_ours)
     tables = [table for basis in BASES for table in _rich_tables(data, basis, results["table"][basis])]
-    tables += claims_tables(results["claims"], 1, shares=["ice"])
-    return Report(results, tables, figures_drawn)
+    return Report(results, tables, claims_tables(results["claims"], 1, shares=["ice"]), figures_drawn)
 
 
 def ice_seen(rows: Sequence[Row], until: int) -> dict[int, float]:
@@ -230,6 +229,7 @@ def _of_paper(name: str, condition: str) -> str:
 
 TABLE1 = Study(
     name="table1",
+    about="The paper's Table 1 and its claims: drivers on black ice, judged on the F1 circuits at every rate of ice.",
     env="black_ice",
     variants={
         "dr": Variant("dr", "DR"),

@@ -125,8 +125,7 @@ def report(data: Data) -> Report:
             results["claims"] += [{**found, "setting": setting} for found in tested(claims(), variants, basis)]
         results["table"][basis] = _table(data, chosen)
     tables = [_rich_table(data, basis, results["table"][basis]) for basis in BASES]
-    tables += claims_tables(results["claims"], 2)
-    return Report(results, tables, {"theory": figures.theory(data)})
+    return Report(results, tables, claims_tables(results["claims"], 2), {"theory": figures.theory(data)})
 
 
 def _table(data: Data, chosen: Sequence[Row]) -> dict[str, dict[str, Any]]:
@@ -165,6 +164,7 @@ def _rich_table(data: Data, basis: str, rows: Mapping[str, Mapping[str, Any]]) -
 
 THEORY = Study(
     name="theory",
+    about="Remark 1 and Theorem 1, measured exactly on icy road: what a shift costs, and what grounding gives back.",
     env="icy_road",
     variants=_variants(),
     exams=(ExactExam(),),
