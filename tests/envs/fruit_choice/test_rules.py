@@ -1,117 +1,28 @@
-"""The rules: what each key means, kicks computed by hand, luck by its odds, and what can never happen."""
+"""The rules: what each key means, kicks computed by hand, and the bottom lines."""
 
-import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from scipy import stats
 
-from samplr.compiling import jit
 from samplr.envs.fruit_choice import rules
-from samplr.envs.fruit_choice.rooms import check_rooms, sample_rooms
-from samplr.envs.fruit_choice.rules import Action, Chances, Eaten, Game, Prompt
-from samplr.envs.fruit_choice.terrain import Rooms, terrain_of
+from samplr.envs.fruit_choice.rooms import check_rooms
+from samplr.envs.fruit_choice.rules import Action, Eaten, Prompt
+
+from .by_hand import APPLE, BANANA, DOOR, START, TERRAIN, act, game, level, luck, place, press, statistics, unchanged
 
 N_, E, S, W, NE, SE, SW, NW, KICK, EAT = Action
 COMPASS = [N_, E, S, W, NE, SE, SW, NW]
-N = 10_000
-
-
-# --- A level by hand ------------------------------------------------------------------------------------------------
-#
-#        10    16       25
-#     2        ----------
-#     3  -------........|
-#     4  |.....|........|
-#     5  |.<...+.a......|      the hero begins on the stairs, a is the apple,
-#     6  |.....|...b....|      b the banana
-#     7  -----------------
-
-START, DOOR, APPLE, BANANA = (5, 12), (5, 16), (5, 18), (6, 20)
-
-
-def level() -> Rooms:
-    none = jnp.zeros((8, 2), jnp.int32)
-    return Rooms(
-        count=jnp.int32(2),
-        corners=none.at[:2].set(jnp.array([(3, 10), (2, 16)])),
-        sizes=none.at[:2].set(jnp.array([(5, 7), (6, 10)])),
-        doors=none[1:].at[0].set(jnp.array(DOOR)),
-        start=jnp.array(START),
-        apple=jnp.array(APPLE),
-        banana=jnp.array(BANANA),
-    )
-
-
-ATTRIBUTES = {"strength": 17, "intelligence": 11, "wisdom": 8, "dexterity": 15, "constitution": 13, "charisma": 8}
-TERRAIN = terrain_of(level())
-act = jit(rules.act)
-statistics = jit(rules.blstats)
 
 
 def test_the_level_is_one():
     check_rooms(level())
 
 
-def game(
-    hero=START, *, apple=APPLE, banana=BANANA, banana_on_top=False, broken=False, hp=12, turn=1, wound=0, **changes
-):
-    attributes = jnp.array(list({**ATTRIBUTES, **changes}.values()), jnp.int32)
-    now = rules.begin(level(), attributes)
-    return eqx.tree_at(
-        lambda now: (
-            now.scene.hero,
-            now.scene.apple,
-            now.scene.banana,
-            now.scene.banana_on_top,
-            now.scene.broken,
-            now.hp,
-            now.turn,
-            now.wound,
-        ),
-        now,
-        (
-            jnp.array(hero),
-            jnp.array(apple),
-            jnp.array(banana),
-            jnp.array(banana_on_top),
-            now.scene.broken.at[0].set(broken),
-            jnp.int32(hp),
-            jnp.int32(turn),
-            jnp.int32(wound),
-        ),
-    )
-
-
-def luck(opens=False, damage=2, wounded=False, turns=6, strained=False, thump_hurts=False) -> Chances:
-    return Chances(
-        jnp.array(opens),
-        jnp.int32(damage),
-        jnp.array(wounded),
-        jnp.int32(turns),
-        jnp.array(strained),
-        jnp.array(thump_hurts),
-    )
-
-
-def press(now: Game, *keys: Action, chances: Chances | None = None) -> Game:
-    """Press some keys, none of which eats anything."""
-    for key in keys:
-        now, eaten = act(TERRAIN, now, jnp.int32(key), chances or luck())
-        assert eaten == Eaten.NOTHING
-    return now
-
-
-def place(cell) -> tuple[int, int]:
-    row, column = np.asarray(cell).tolist()
-    return row, column
-
-
-def unchanged(before: Game, after: Game) -> bool:
-    return bool(eqx.tree_equal(before, after))
+def test_clear_cells_are_the_terrains():
+    cells = jnp.stack(jnp.meshgrid(jnp.arange(21), jnp.arange(79), indexing="ij"), -1).reshape(-1, 2)
+    for broken in (False, True):
+        flags = jnp.zeros(7, bool).at[0].set(broken)
+        assert np.array_equal(rules._clear(TERRAIN, flags, cells), TERRAIN.clear(flags).ravel())
 
 
 # --- Moving ---------------------------------------------------------------------------------------------------------
@@ -377,138 +288,3 @@ def test_bottom_lines_follow_the_game():
 
 def test_the_dead_have_no_points_left_and_not_fewer():
     assert statistics(game(hp=-2))[10] == 0
-
-
-# --- Luck -----------------------------------------------------------------------------------------------------------
-
-
-def many_chances(**attributes) -> Chances:
-    now = game(**attributes)
-    keys = jax.random.split(jax.random.key(5), 10 * N)
-    return jit(jax.vmap(lambda key: rules.draw_chances(now, key=key)), runs_once=True)(keys)
-
-
-def fair(outcomes, probability: float) -> bool:
-    return stats.binomtest(int(outcomes.sum()), len(outcomes), probability).pvalue > 0.001
-
-
-def uniform(values, low: int, high: int) -> bool:
-    counts = np.bincount(np.asarray(values), minlength=high + 1)
-    return not counts[:low].any() and len(counts) == high + 1 and stats.chisquare(counts[low:]).pvalue > 0.001
-
-
-@pytest.mark.parametrize(
-    ("strength", "dexterity", "constitution", "average", "most"),
-    [(17, 15, 13, 15, 5), (9, 16, 15, 13, 5), (60, 18, 18, 18, 3), (10, 13, 16, 13, 3)],
-)
-def test_the_odds_of_kicks(strength, dexterity, constitution, average, most):
-    drawn = many_chances(strength=strength, dexterity=dexterity, constitution=constitution)
-    assert fair(drawn.door_opens, average / 35)
-    assert uniform(drawn.damage, 1, most)
-    assert fair(drawn.wounded, 1 / 3)
-    assert uniform(drawn.wound_turns, 6, 10)
-    assert fair(drawn.thump_hurts, 2 / 3)
-    assert fair(drawn.strained, 1 / 3) if dexterity < 16 else not drawn.strained.any()
-
-
-def a_rogue(dice: np.random.Generator) -> list[int]:
-    """Attributes as NetHack rolls them, die by die."""
-    points, most = [7, 7, 7, 10, 7, 6], [118, 18, 18, 18, 18, 18]
-    while sum(points) < 75:
-        x = int(dice.integers(100))
-        i = next(i for i, upto in enumerate([20, 30, 40, 70, 90, 100]) if x <= upto)
-        points[i] += points[i] < most[i]
-    for i in range(6):
-        if dice.integers(20) == 0:
-            points[i] = min(points[i] + int(dice.integers(7)) - 2, most[i])
-    return points
-
-
-def test_heroes_are_rolled_as_in_nethack():
-    dice = np.random.default_rng(0)
-    theirs = np.array([a_rogue(dice) for _ in range(N)])
-    draw = jit(jax.vmap(lambda key: rules.draw_attributes(key=key)), runs_once=True)
-    ours = np.asarray(draw(jax.random.split(jax.random.key(4), N)))
-    assert ours.dtype == np.int32
-    # Each attribute, all of them together, and what a kick's odds go by.
-    figures = [lambda a, i=i: a[:, i] for i in range(6)] + [
-        lambda a: a.sum(axis=1),
-        lambda a: a[:, [0, 3, 4]].sum(axis=1),
-    ]
-    for figure in figures:
-        counts = [np.bincount(figure(a), minlength=150) for a in (ours, theirs)]
-        table = np.array(counts)
-        rare = table.sum(axis=0) < 20
-        table = np.concatenate([table[:, ~rare], table[:, rare].sum(axis=1, keepdims=True)], axis=1)
-        assert stats.chi2_contingency(table[:, table.sum(axis=0) > 0]).pvalue > 0.001
-
-
-# --- What never happens ---------------------------------------------------------------------------------------------
-
-STEPS = 80
-
-
-@pytest.fixture(scope="module")
-def play():
-    """Any level, any keys; returns the terrain and the games from the first to the last."""
-
-    def run(key, actions):
-        level_key, hero_key, steps_key = jax.random.split(key, 3)
-        rooms = sample_rooms(3, key=level_key)
-        terrain = terrain_of(rooms)
-        first = rules.begin(rooms, rules.draw_attributes(key=hero_key))
-
-        def step(now, inputs):
-            action, key = inputs
-            after, eaten = rules.act(terrain, now, action, rules.draw_chances(now, key=key))
-            return after, (after, eaten, terrain.clear(after.scene.broken)[tuple(after.scene.hero)])
-
-        _, (games, eaten, on_clear) = jax.lax.scan(step, first, (actions, jax.random.split(steps_key, STEPS)))
-        games = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, games)
-        return terrain, games, eaten, on_clear
-
-    return jit(run)
-
-
-# Kicks open doors only where a direction follows, which random keys seldom are.
-keys = st.lists(
-    st.one_of(
-        st.sampled_from(COMPASS).map(lambda key: [key]),
-        st.sampled_from(COMPASS).map(lambda key: [KICK, key]),
-        st.sampled_from([[KICK], [EAT], [EAT, NW]]),
-    ),
-    min_size=STEPS,
-    max_size=STEPS,
-).map(lambda parts: [int(key) for part in parts for key in part][:STEPS])
-
-
-@settings(max_examples=60, deadline=None)
-@given(seed=st.integers(0, 2**31 - 1), actions=keys)
-def test_what_never_happens(play, seed, actions):
-    terrain, games, eaten, on_clear = jax.tree.map(np.asarray, play(jax.random.key(seed), jnp.array(actions)))
-    assert on_clear.all()
-    assert np.all(games.hp <= 12)
-    broken = games.scene.broken
-    assert not np.any(broken[:-1] & ~broken[1:])
-    assert not broken[:, terrain.count - 1 :].any()
-    alive = games.hp[:-1] > 0
-    assert np.isin(np.diff(games.turn), [0, 1]).all()
-    assert np.all(games.wound >= 0)
-    assert np.all(games.wound[games.hp > 0] <= 9)
-    moved = np.abs(np.diff(games.scene.hero, axis=0)).max(axis=1)
-    assert np.all(moved <= 1)
-    assert np.all(np.diff(games.turn)[(moved == 1) & alive] == 1)
-    # Nothing but a door is broken, nothing is eaten but what lies under the hero, and fruit stays where one can walk.
-    here = [np.all(cell == games.scene.hero, axis=1)[:-1] for cell in (games.scene.apple, games.scene.banana)]
-    assert np.all(here[0][eaten == Eaten.APPLE])
-    assert np.all(here[1][eaten == Eaten.BANANA])
-    clear = np.asarray(jax.vmap(terrain.clear)(jnp.asarray(broken)))
-    for cell in (games.scene.apple, games.scene.banana):
-        assert clear[np.arange(len(cell)), cell[:, 0], cell[:, 1]].all()
-
-
-def test_clear_cells_are_the_terrains():
-    cells = jnp.stack(jnp.meshgrid(jnp.arange(21), jnp.arange(79), indexing="ij"), -1).reshape(-1, 2)
-    for broken in (False, True):
-        flags = jnp.zeros(7, bool).at[0].set(broken)
-        assert np.array_equal(rules._clear(TERRAIN, flags, cells), TERRAIN.clear(flags).ravel())
