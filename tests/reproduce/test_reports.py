@@ -376,6 +376,12 @@ class TestSketch:
         assert list(first.get_xdata()) == [0, 0.2, 0.4, 0.6, 0.8]
         assert (np.diff(first.get_ydata()) < 0).all()
 
+    def test_what_was_not_trained_has_no_figure_and_no_panel(self, tmp_path: Path) -> None:
+        fill(tmp_path / "out", SKETCH, ["dr_evidence", "samplr_evidence"])
+        drawn = reproduce(SKETCH, tmp_path / "out", only="report", progress=False).figures
+        assert set(drawn) == {"returns_by_ice", "ice_seen_told", "curriculum_told"}
+        assert [axis.get_title() for axis in drawn["returns_by_ice"].axes] == ["told the evidence"]
+
 
 class TestFruit:
     def test_every_q_has_its_order_tested(self, eating: tuple[Data, Report]) -> None:

@@ -126,11 +126,14 @@ def report(data: Data) -> Report:
     tables = [_rich_table(data, basis, rows) for basis, rows in results["table"].items()]
     drawn = _figures(data, at_the_end(played))
     of_changes = [found for found in results["claims"] if found["basis"] == "steps"]
-    drawn["gaps"] = figures.gaps(gaps_by_change(of_changes, {**CHANGES, **OF_SAMPLR_ALONE}), CHANGED_AT)
+    if gaps := gaps_by_change(of_changes, {**CHANGES, **OF_SAMPLR_ALONE}):
+        drawn["gaps"] = figures.gaps(gaps, CHANGED_AT)
     return Report(results, tables, claims_tables(results["claims"], 0, shares=[ICE]), drawn)
 
 
 def _figures(data: Data, rows: Sequence[Row]) -> dict[str, Any]:
+    """Those that there is something to draw for."""
+
     def told(ending: str, names: Iterable[str]) -> Data:
         """Variants that are told or not, by their names without it: what is drawn says it once."""
         chosen = data.only({named(name, ending) for name in names})
@@ -139,16 +142,17 @@ def _figures(data: Data, rows: Sequence[Row]) -> dict[str, Any]:
 
     def by_rate(names: Iterable[str]) -> Any:
         panels = {"not told the evidence": told("", names), "told the evidence": told("evidence", names)}
-        return figures.returns_by_rate(panels, rows, RATES)
+        return figures.returns_by_rate({title: of for title, of in panels.items() if of.variants}, rows, RATES)
 
-    return {
-        "returns_by_ice": by_rate(PAPERS),
-        "returns_by_ice_fixed_teachers": by_rate(list(FIXED)),
-        "ice_seen": figures.ice_seen(told("", PAPERS)),
-        "ice_seen_told": figures.ice_seen(told("evidence", PAPERS)),
-        "curriculum": figures.curriculum(told("", PAPERS)),
-        "curriculum_told": figures.curriculum(told("evidence", PAPERS)),
-    }
+    drawn: dict[str, Any] = {}
+    for ending, suffix in {"": "", "evidence": "_told"}.items():
+        if (of := told(ending, PAPERS)).variants:
+            drawn |= {f"ice_seen{suffix}": figures.ice_seen(of), f"curriculum{suffix}": figures.curriculum(of)}
+    if drawn:
+        drawn["returns_by_ice"] = by_rate(PAPERS)
+    if any("presents" in variant.changes for variant in data.variants.values()):
+        drawn["returns_by_ice_fixed_teachers"] = by_rate(list(FIXED))
+    return drawn
 
 
 def _by_condition(row: Row) -> Row:
