@@ -49,7 +49,17 @@ def test_rules_of_no_game_are_refused(setting, message):
 
 
 def test_evaluation_changes_only_the_rules():
-    rules = Rules(4, 900, False, 0.2, 500.0, None, 50, True, 100.0, 0.9)
+    rules = Rules(
+        action_repeat=4,
+        frame_limit=900,
+        limit_truncates=False,
+        frame_penalty=0.2,
+        track_reward=500.0,
+        idle_limit=50,
+        idle_truncates=True,
+        end_bonus=100.0,
+        lap_share=0.9,
+    )
     env = BlackIce(2.0, 7.0, "mean", 5, 2, True, rules, 1.0, 1)
     evaluated = env.for_evaluation()
     assert isinstance(evaluated, BlackIce)
