@@ -54,8 +54,8 @@ class TestNetworks:
         assert encode(seen) == pytest.approx([-1, 0, 127 / 128, 0, np.log(10)])
 
     def test_a_convolution_is_a_convolution(self):
-        # Both kinds of kernel, with pictures whose sides the stride does and does not divide.
-        cases = [(2, 2, (9, 11, 2)), (3, 1, (5, 6, 2)), (4, 2, (12, 9, 3))]
+        # By blocks and by patches, with pictures whose sides the stride does and does not divide.
+        cases = [(2, 2, (9, 11, 2)), (3, 1, (5, 6, 2)), (4, 2, (12, 9, 3)), (4, 2, (12, 9, 1)), (3, 2, (7, 8, 2))]
 
         def both(side, stride, shape, key):
             layer = eqx.tree_at(

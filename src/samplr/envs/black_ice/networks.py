@@ -1,5 +1,6 @@
 """Encoders for what the driver sees, a picture or a sketch, and the evidence where the driver is told it."""
 
+import functools
 from collections.abc import Mapping, Sequence
 
 import equinox as eqx
@@ -39,16 +40,36 @@ class Convolution(eqx.Module):
 
     def __call__(self, x: Float[Array, "height width channels_in"]) -> Float[Array, "h w channels_out"]:
         """Convolve."""
-        return self._patches(x) @ self.weight.astype(x.dtype) + self.bias.astype(x.dtype)
+        weight = self.weight.astype(x.dtype)
+        multiplied = self._by_blocks(x, weight) if self._shrinks(x.shape[-1]) else self._patches(x) @ weight
+        return multiplied + self.bias.astype(x.dtype)
+
+    def _shrinks(self, channels_in: int) -> bool:
+        """Whether a stride's block of pixels, of which kernels are made, has more numbers than comes out of it."""
+        return self.side % self.stride == 0 and self.weight.shape[1] < self.stride**2 * channels_in
+
+    def _by_blocks(
+        self, x: Float[Array, "height width channels_in"], weight: Float[Array, "patch channels_out"]
+    ) -> Float[Array, "h w channels_out"]:
+        """The product of every block with each part of the kernel, and then the sum of the parts.
+
+        Patches of a large picture would hold each of its pixels several times.
+        """
+        side, stride, out = self.side, self.stride, weight.shape[1]
+        parts, height, width = side // stride, x.shape[0] // stride, x.shape[1] // stride
+        blocks = x[: height * stride, : width * stride].reshape(height, stride, width, stride, -1)
+        blocks = jnp.swapaxes(blocks, 1, 2).reshape(height, width, -1)
+        by_part = weight.reshape(parts, stride, parts, stride, -1, out).transpose(1, 3, 4, 0, 2, 5)
+        products = (blocks @ by_part.reshape(blocks.shape[-1], -1)).reshape(height, width, parts, parts, out)
+        rows = [slice(part, height - parts + 1 + part) for part in range(parts)]
+        columns = [slice(part, width - parts + 1 + part) for part in range(parts)]
+        shifted = [products[row, column, i, j] for i, row in enumerate(rows) for j, column in enumerate(columns)]
+        return functools.reduce(jnp.add, shifted)
 
     def _patches(self, x: Float[Array, "height width channels_in"]) -> Float[Array, "h w patch"]:
         """The pixels under the kernel at each of its places, by row, column and channel."""
-        height, width, channels = x.shape
         side, stride = self.side, self.stride
-        if side == stride:
-            tiles = x[: height // side * side, : width // side * side]
-            tiles = tiles.reshape(height // side, side, width // side, side, channels)
-            return jnp.swapaxes(tiles, 1, 2).reshape(height // side, width // side, -1)
+        height, width, _ = x.shape
         rows = [slice(start, height - side + start + 1, stride) for start in range(side)]
         columns = [slice(start, width - side + start + 1, stride) for start in range(side)]
         shifted = [x[row, column] for row in rows for column in columns]
