@@ -277,6 +277,20 @@ class TestRefusals:
         with pytest.raises(RunFolderError, match="is a file"):
             reproduce(SMALL, tmp_path / "thesis.tex", progress=False)
 
+    def test_a_folder_that_another_process_begins(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        # Half-way through writing the study's file …
+        (tmp_path / ".study.json.4711.tmp").write_text("{")
+        assert StudyFolder.open(tmp_path, SMALL, STEPS).steps == STEPS
+        # … and done with it while this one looks around.
+        other, listed = StudyFolder.open(tmp_path, SMALL, STEPS), Path.iterdir
+
+        def register_first(folder: Path) -> Iterator[Path]:
+            other.register(SMALL.variants)
+            return listed(folder)
+
+        monkeypatch.setattr(Path, "iterdir", register_first)
+        assert StudyFolder.open(tmp_path, SMALL, None).is_begun
+
     def test_a_report_of_nothing(self, tmp_path: Path) -> None:
         with pytest.raises(SamplrError, match="holds no numbers yet"):
             reproduce(SMALL, tmp_path / "new", only="report", progress=False)

@@ -22,7 +22,7 @@ from samplr.config import Config, from_json, to_json
 from samplr.errors import RunFolderError
 from samplr.reproduce.records import Row, as_csv, read_csv, read_json, write_json
 from samplr.reproduce.studies import OWN_SETTINGS, Data, Study, Variant
-from samplr.store.files import write_atomically
+from samplr.store.files import is_temporary, write_atomically
 from samplr.store.record import first_difference
 
 TRAINING = "training"
@@ -72,8 +72,10 @@ class StudyFolder:
         file = root / "study.json"
         if root.exists() and not root.is_dir():
             raise RunFolderError(f"'{root}' is a file: choose another --out")
+        # Listed first: who begins the study meanwhile writes its file before any other.
+        others = [held for held in root.iterdir() if not is_temporary(held.name, file.name)] if root.exists() else []
         if not file.exists():
-            if root.exists() and any(root.iterdir()):
+            if others:
                 raise RunFolderError(f"'{root}' holds files but no study: choose another --out")
             return cls(root, study, steps or study.steps)
         known = read_json(file)
