@@ -299,9 +299,10 @@ class TestControlled:
             assert len(settings) == {"ends": 3, "lineage": len(controlled.LINEAGE)}.get(change, bool(change))
             assert (changed != plain) == bool(change)
 
-    def test_the_lineages_student_is_the_same_under_every_method(self) -> None:
+    @pytest.mark.parametrize("change", controlled.WITH_ALL_METHODS)
+    def test_a_change_is_the_same_under_every_method(self, change: str) -> None:
         methods = ("dr", "naive", "robust_plr", "samplr")
-        configs = [CONTROLLED.config(CONTROLLED.variants[f"{method}_lineage"], steps=2000) for method in methods]
+        configs = [CONTROLLED.config(CONTROLLED.variants[f"{method}_{change}"], steps=2000) for method in methods]
         assert [config.method for config in configs] == list(methods)
         assert all((config.student, config.env) == (configs[0].student, configs[0].env) for config in configs)
         assert configs[0].student.policy_gain == pytest.approx(2**0.5)
@@ -319,7 +320,8 @@ class TestSketch:
         told_or_not = 2 * (len(sketch.PAPERS) + len(controlled.FIXED) - 1)
         # Unchanged, told the evidence and M = 4 are there already.
         changed = 2 * (len(sketch.CHANGES) - 2) + len(controlled.OF_SAMPLR_ALONE) - 1
-        assert len(SKETCH.variants) == told_or_not + changed + len(controlled.WITHOUT_A_SHIFT)
+        all_methods = len(controlled.WITH_ALL_METHODS) * len(controlled.WITHOUT_A_SHIFT)
+        assert len(SKETCH.variants) == told_or_not + changed + all_methods
         for name, variant in SKETCH.variants.items():
             config = SKETCH.config(variant, steps=2000)
             assert type(config.env) is SketchedBlackIce

@@ -20,10 +20,10 @@ from samplr.reproduce.controlled import (
     changed,
     claims_of_changes,
     claims_of_fixed_teachers,
-    claims_of_lineages,
+    claims_of_ranks,
     gaps_by_change,
-    lineages_without_a_shift,
     named,
+    without_a_shift,
 )
 from samplr.reproduce.curricula import CurriculumExam
 from samplr.reproduce.exams import SuiteExam
@@ -77,7 +77,7 @@ def variants() -> dict[str, Variant]:
         for told, settings in TOLD.items()
         for name, variant in plain.items()
     }
-    one_change = {**changed(CHANGES, OF_SAMPLR_ALONE), **lineages_without_a_shift(CHANGES)}
+    one_change = {**changed(CHANGES, OF_SAMPLR_ALONE), **without_a_shift(CHANGES)}
     return students | {name: variant for name, variant in one_change.items() if name not in students}
 
 
@@ -102,7 +102,7 @@ def claims() -> list[Claim]:
         Claim("M = 4 does good, told the evidence", figure, "samplr_m4_evidence", "samplr_evidence", "greater")
         for figure in CHANGED_AT
     ]
-    found += claims_of_changes(CHANGES, OF_SAMPLR_ALONE, CHANGED_AT) + claims_of_lineages(CHANGED_AT)
+    found += claims_of_changes(CHANGES, OF_SAMPLR_ALONE, CHANGED_AT) + claims_of_ranks(CHANGES, CHANGED_AT)
     return found + claims_of_fixed_teachers(GROUND_TRUTH)
 
 
