@@ -91,8 +91,9 @@ def _drive_elsewhere(
     def played(condition: str) -> list[dict[str, Any]]:
         return [{"seed": s, **last, "condition": condition, "return": level + float(luck[s])} for s in SEEDS]
 
-    rates = [row for rate in ("q=0", "q=0.3", "q=0.4", "q=0.6") for row in played(rate)]
-    training = [{"seed": s, **last, "seconds": 1.0, **dict.fromkeys(study.training_figures)} for s in SEEDS]
+    rates = [row for rate in ("q=0", "q=0.2", "q=0.3", "q=0.4", "q=0.6", "q=0.8") for row in played(rate)]
+    shown = {**dict.fromkeys(study.training_figures), "shift/ice/real_mean": ICE[variant.method]}
+    training = [{"seed": s, **last, "seconds": 1.0, **shown} for s in SEEDS]
     return {"training": training, "ground_truth": played("ground_truth"), "fixed_rates": rates}
 
 

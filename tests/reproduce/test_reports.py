@@ -307,6 +307,27 @@ class TestControlled:
         assert all((config.student, config.env) == (configs[0].student, configs[0].env) for config in configs)
         assert configs[0].student.policy_gain == pytest.approx(2**0.5)
 
+    @pytest.mark.parametrize("change", controlled.WITH_ALL_METHODS)
+    def test_methods_with_the_same_student_are_ranked_as_in_the_paper_and_drawn(
+        self, report: Report, change: str
+    ) -> None:
+        asked = found(report, claim=f"ranked as in the paper, {controlled.CHANGES[change][0]}", figure="ground_truth")
+        pairs = {(row["a"].removesuffix(f"_{change}"), row["b"].removesuffix(f"_{change}")) for row in asked}
+        assert pairs == {("naive", "dr"), ("naive", "robust_plr"), ("samplr", "dr"), ("samplr", "naive")}
+        levels, returns = report.figures[f"ranks_{change}"].axes
+        shares = {line.get_label(): line.get_ydata()[0] for line in levels.lines[:-1]}
+        assert shares == pytest.approx({"PLR⊥": 0.03, "SAMPLR": 0.1, "DR": 0.06, "naive": 0.062})
+        drawn = {lines.get_label(): lines.lines[0] for lines in returns.containers}
+        assert set(drawn) == {"DR", "naive", "PLR⊥", "SAMPLR"}
+        assert list(drawn["DR"].get_xdata()) == [0, 0.2, 0.4, 0.6, 0.8]
+        assert drawn["SAMPLR"].get_ydata()[0] == max(lines.get_ydata()[0] for lines in drawn.values())
+
+    def test_who_was_not_tested_yet_is_not_drawn(self, tmp_path: Path) -> None:
+        folder = fill(tmp_path / "out", CONTROLLED, ["samplr_lineage", "robust_plr_lineage"])
+        folder.register({"dr_lineage": CONTROLLED.variants["dr_lineage"]})
+        drawn = reproduce(CONTROLLED, tmp_path / "out", only="report", progress=False).figures
+        assert set(drawn) == {"gaps"}
+
 
 class TestSketch:
     @pytest.fixture(scope="class")

@@ -4,9 +4,11 @@ Two questions. Under which change is SAMPLR ahead of PLR⊥? And what do fictiti
 large and known: of a teacher who presents three icy tiles in ten, whatever happens?
 """
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from matplotlib.figure import Figure
 from rich import box
 from rich.table import Table
 
@@ -18,6 +20,9 @@ from samplr.reproduce.studies import Data, Report, Study, Variant, groups
 
 CONDITIONS = ("ground_truth", "q=0", "q=0.3", "q=0.4", "q=0.6")
 """New random tracks with ice as P̄ has it, and at fixed rates."""
+
+RATES = ("q=0", "q=0.2", "q=0.4", "q=0.6", "q=0.8")
+"""Those that figures are drawn by."""
 
 METHODS = {"robust_plr": "PLR⊥", "samplr": "SAMPLR"}
 
@@ -140,11 +145,11 @@ def claims_of_ranks(changes: Mapping[str, tuple[str, Mapping[str, Any]]], figure
     """Whether methods rank as the paper says under the changes that all are trained with, of some figures."""
     found = []
     for change in WITH_ALL_METHODS:
-        dr, naive, samplr = (named(method, change) for method in (*WITHOUT_A_SHIFT, "samplr"))
+        dr, naive, robust_plr, samplr = (named(method, change) for method in (*WITHOUT_A_SHIFT, *METHODS))
         words = f"ranked as in the paper, {changes[change][0]}"
         found += [
             Claim(words, figure, a, b, "greater")
-            for a, b in ((naive, dr), (samplr, dr), (samplr, naive))
+            for a, b in ((naive, dr), (naive, robust_plr), (samplr, dr), (samplr, naive))
             for figure in figures
         ]
     return found
@@ -179,6 +184,27 @@ def gaps_by_change(
     return [{**found, "title": words[found["a"]]} for found in asked]
 
 
+def ranks(data: Data, rows: Sequence[Row], changes: Mapping[str, tuple[str, Mapping[str, Any]]]) -> dict[str, Figure]:
+    """A figure for each change under which methods that shift nothing were trained, too.
+
+    **Arguments:**
+
+    - `rows`: have a return under the name of each rate of ice.
+    """
+    drawn, played = {}, {row["variant"] for row in rows}
+    for change in WITH_ALL_METHODS:
+        of, alone = ({named(method, change) for method in methods} for methods in (WITHOUT_A_SHIFT, METHODS))
+        if played & of:
+            drawn[f"ranks_{change}"] = figures.ranks(untitled(data.only(of | alone), changes[change][0]), rows, RATES)
+    return drawn
+
+
+def untitled(data: Data, words: str) -> Data:
+    """Variants without these words in their titles, for what is drawn says them once."""
+    plain = {n: dataclasses.replace(v, title=v.title.replace(f", {words}", "")) for n, v in data.variants.items()}
+    return Data(plain, data.rows)
+
+
 def claims_of_fixed_teachers(ground_truth: str) -> list[Claim]:
     """What is asked of teachers without a score, of a figure that students have under P̄."""
     found = []
@@ -192,7 +218,7 @@ def claims_of_fixed_teachers(ground_truth: str) -> list[Claim]:
 
 
 def report(data: Data) -> Report:
-    """The table, the tests and the figure. What is compared has learned equally often, but for `samplr_learns_new`."""
+    """The table, the tests and the figures, at equal steps: who learns from new levels has learned twice as often."""
     rows = _by_condition([*data.of("ground_truth"), *data.of("fixed_rates")])
     results: dict[str, Any] = {"table": {}, "claims": []}
     for setting, of in groups(data, rows).items():
@@ -206,7 +232,7 @@ def report(data: Data) -> Report:
         results,
         [_rich_table(data, results["table"])],
         claims_tables(results["claims"], 0),
-        {"gaps": figures.gaps(gaps, CONDITIONS)},
+        {"gaps": figures.gaps(gaps, CONDITIONS), **ranks(data, rows, CHANGES)},
     )
 
 

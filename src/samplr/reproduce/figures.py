@@ -39,6 +39,9 @@ CAPTIONS: Mapping[str, str] = {
     "returns_by_ice": "Return by rate of ice at the end of training.",
     "returns_by_ice_fixed_teachers": "The same for teachers without a score.",
     "gaps": "By how much SAMPLR is above PLR⊥ under each change, with 95 % intervals.",
+    "ranks_gain": "All methods with a policy that looks from the first: how icy the levels are that they learn from, "
+    "along training; and return in the end by rate of ice.",
+    "ranks_lineage": "The same with the lineage's student.",
     "ice_seen": "The share of visited tiles with ice along training; dashed, P̄.",
     "ice_seen_told": "The same for students that are told the evidence.",
     "curriculum": "What the curricula ended on. Left: how icy their levels are. Right: how often the next tiles are "
@@ -331,6 +334,25 @@ def gaps(found: Sequence[Row], conditions: Sequence[str]) -> Figure:
     axes[0].set_yticks(range(len(titles)), titles)
     axes[0].invert_yaxis()
     figure.supxlabel("return of SAMPLR less that of PLR⊥")
+    return figure
+
+
+def ranks(data: Data, rows: Sequence[Row], rates: Sequence[str]) -> Figure:
+    """How methods fare with the same student: how icy the levels are that they learn from, along training; and in the end
+    by rate of ice, from rows that have a return under each rate.
+    """
+    figure = _figure(8.5, 3.9)
+    levels, returns = figure.subplots(1, 2)
+    for name in data.variants:
+        _draw_curve(levels, data, name, _of(data.of("training"), name), "shift/ice/real_mean", "gradient_updates")
+        found = [list(scores(_of(rows, name), rate).values()) for rate in rates]
+        if all(found):
+            _draw_by_rate(returns, data, name, [float(rate.removeprefix("q=")) for rate in rates], found)
+    _mark_ground_truth(levels, data)
+    _dress(levels, "gradient_updates", "ice of the levels learned from")
+    returns.set_ylabel("return on new tracks")
+    _dress_by_rate(returns)
+    _legend(figure, [levels, returns])
     return figure
 
 

@@ -17,12 +17,15 @@ from samplr.reproduce.comparisons import BASES, Claim, cell, claims_tables, esti
 from samplr.reproduce.controlled import (
     FIXED,
     OF_SAMPLR_ALONE,
+    RATES,
     changed,
     claims_of_changes,
     claims_of_fixed_teachers,
     claims_of_ranks,
     gaps_by_change,
     named,
+    ranks,
+    untitled,
     without_a_shift,
 )
 from samplr.reproduce.curricula import CurriculumExam
@@ -33,7 +36,6 @@ from samplr.reproduce.studies import Data, Report, Study, Variant, groups
 from samplr.reproduce.table1 import GROUND_TRUTH, TABLE1, ice_seen
 from samplr.reproduce.table1 import claims as claims_of_paper
 
-RATES = ("q=0", "q=0.2", "q=0.4", "q=0.6", "q=0.8")
 CONDITIONS = (GROUND_TRUTH, *RATES)
 """New random tracks with ice as P̄ has it, and at fixed rates."""
 
@@ -46,7 +48,7 @@ PAPERS = ("dr", "robust_plr", "naive", "samplr", "plr", "samplr_m4")
 TOLD: Mapping[str, Mapping[str, Any]] = {"": {}, "evidence": {"env.show_evidence": True}}
 """What a student is told, by the ending of its variant's name."""
 
-_TOLD_TITLE = ", told the evidence"
+TOLD_WORDS = controlled.CHANGES["evidence"][0]
 
 _LINEAGE = {name: value for name, value in controlled.LINEAGE.items() if name != "student.encoder"}
 
@@ -71,7 +73,7 @@ def variants() -> dict[str, Variant]:
     students = {
         named(name, told): dataclasses.replace(
             variant,
-            title=variant.title + (_TOLD_TITLE if told else ""),
+            title=variant.title + (f", {TOLD_WORDS}" if told else ""),
             changes={**variant.changes, **settings},
         )
         for told, settings in TOLD.items()
@@ -86,7 +88,7 @@ def claims() -> list[Claim]:
     found = [
         dataclasses.replace(
             claim,
-            claim=claim.claim + (_TOLD_TITLE if told else ""),
+            claim=claim.claim + (f", {TOLD_WORDS}" if told else ""),
             a=named(claim.a, told),
             b=named(claim.b, told),
         )
@@ -136,9 +138,7 @@ def _figures(data: Data, rows: Sequence[Row]) -> dict[str, Any]:
 
     def told(ending: str, names: Iterable[str]) -> Data:
         """Variants that are told or not, by their names without it: what is drawn says it once."""
-        chosen = data.only({named(name, ending) for name in names})
-        plain = {n: dataclasses.replace(v, title=v.title.replace(_TOLD_TITLE, "")) for n, v in chosen.variants.items()}
-        return Data(plain, data.rows)
+        return untitled(data.only({named(name, ending) for name in names}), TOLD_WORDS)
 
     def by_rate(names: Iterable[str]) -> Any:
         panels = {"not told the evidence": told("", names), "told the evidence": told("evidence", names)}
@@ -152,7 +152,7 @@ def _figures(data: Data, rows: Sequence[Row]) -> dict[str, Any]:
         drawn["returns_by_ice"] = by_rate(PAPERS)
     if any("presents" in variant.changes for variant in data.variants.values()):
         drawn["returns_by_ice_fixed_teachers"] = by_rate(list(FIXED))
-    return drawn
+    return drawn | ranks(data, rows, CHANGES)
 
 
 def _by_condition(row: Row) -> Row:
