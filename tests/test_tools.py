@@ -1,12 +1,18 @@
 """The tools that measured what the guides say."""
 
+import importlib.util
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
+
+import samplr
+from tiny import tiny_config
 
 ROOT = Path(__file__).parents[1]
 
@@ -61,6 +67,44 @@ def test_a_level_whose_ice_is_redrawn_has_a_score_by_chance(rows: dict[str, list
 
 def test_fictitious_scores_tell_levels_apart_by_their_histories_alone(rows: dict[str, list[float]]) -> None:
     assert rows["naive"][0] < rows["fictitious"][0] < rows["none"][0]
+
+
+@pytest.fixture(scope="module")
+def batch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two students of icy road, each with a buffer of its own."""
+    root = tmp_path_factory.mktemp("batch") / "run"
+    samplr.train(tiny_config(seeds=2), root, progress=False)
+    return root
+
+
+def test_nobody_knows_an_icy_road_by_heart(batch: Path) -> None:
+    """All roads look the same, so that who was trained on one does no better there than others do."""
+    _, *lines = printed("by_heart.py", str(batch), "--episodes", "200")
+    assert [line[:22].strip() for line in lines] == ["as they are", "with ice elsewhere"]
+    for line in lines:
+        owner, _, others, _, more, error = (float(word) for word in line[22:].replace("±", "").split())
+        assert more == pytest.approx(owner - others, abs=0.11)
+        assert abs(more) < 4 * error + 1
+
+
+def test_levels_of_a_buffer_are_drawn_as_they_are_or_with_as_much_ice_elsewhere(batch: Path) -> None:
+    source = importlib.util.spec_from_file_location("by_heart", ROOT / "tools" / "by_heart.py")
+    assert source is not None
+    assert source.loader is not None
+    source.loader.exec_module(by_heart := importlib.util.module_from_spec(source))
+    teachers = samplr.load(batch).teacher
+    held = [np.asarray(teachers.levels.aleatoric.bits[index][teachers.filled[index]]) for index in range(2)]
+    keys = jax.random.split(jax.random.key(0), 200)
+    as_they_are, moved = (
+        np.asarray(jax.vmap(by_heart.drawn_from(teachers, 1, moved=moved))(keys).aleatoric.bits)
+        for moved in (False, True)
+    )
+    roads = {road.tobytes() for road in held[1]}
+    assert roads != {road.tobytes() for road in held[0]}
+    assert {road.tobytes() for road in as_they_are} == roads
+    assert (moved.sum(axis=1) == as_they_are.sum(axis=1)).all(), "the same luck draws the same levels"
+    icy = as_they_are.any(axis=1) & ~as_they_are.all(axis=1)
+    assert (moved != as_they_are).any(axis=1)[icy].mean() > 0.5
 
 
 @pytest.mark.slow
