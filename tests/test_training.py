@@ -1,5 +1,6 @@
 """Training: runs side by side are the runs alone, and what the student learns from is as the method says."""
 
+import dataclasses
 import functools
 import json
 import os
@@ -392,6 +393,13 @@ class TestJudging:
         }
         best = samplr.training._best_return(self.rollout(), jnp.float32(2.0))
         assert best.tolist() == [5.0, 30.0 + 2.0 * 7.0]
+
+    def test_a_level_counts_once_however_many_episodes_it_has(self):
+        ended_twice = dataclasses.replace(
+            self.rollout(), truncated=jnp.array([[True, False], [True, False], [False, True]])
+        )
+        of_returns = samplr.training._episode_metrics(ended_twice)["return"]
+        assert (float(of_returns.total), float(of_returns.count)) == ((1 + 5) / 2 + 30, 2)
 
     def test_the_scale_of_returns_is_that_of_the_real_ones_and_knows_this_rollout(self):
         training = Training(small(1, student__normalise_returns=True))

@@ -72,10 +72,10 @@ class Mean(eqx.Module):
     count: Float[Array, "..."]
 
     @classmethod
-    def of(cls, values: Array, where: Array | None = None) -> "Mean":
-        """The mean of an array, or of a part of it."""
-        where = jnp.ones_like(values, bool) if where is None else where
-        return cls(jnp.sum(jnp.where(where, values, 0.0)), jnp.sum(where, dtype=jnp.float32))
+    def of(cls, values: Array, weight: Array | None = None) -> "Mean":
+        """The mean of an array, or a weighted one; what has no weight may be anything."""
+        weight = jnp.ones_like(values, jnp.float32) if weight is None else weight
+        return cls(jnp.sum(jnp.where(weight > 0, weight * values, 0.0)), jnp.sum(weight))
 
     def only_if(self, condition: Bool[Array, ""]) -> "Mean":
         """This mean, or one of nothing."""
@@ -437,6 +437,10 @@ def _best_return(rollout: Rollout, return_scale: Float[Array, ""]) -> Float[Arra
 
 
 def _episode_metrics(rollout: Rollout) -> dict[str, Mean]:
-    """Means over the episodes that ended in a rollout."""
+    """Means over the levels of a rollout on which episodes ended: a level counts once, however many they were.
+
+    One on which the car never gets away has many short episodes. A mean over episodes would be about it above all.
+    """
+    share = rollout.end / jnp.maximum(jnp.sum(rollout.end, axis=0), 1)
     named: dict[str, Any] = {"return": rollout.episode_return, **rollout.metrics}
-    return {name: Mean.of(values, rollout.end) for name, values in named.items()}
+    return {name: Mean.of(values, share) for name, values in named.items()}
