@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,11 @@ def found(report: Report, **wanted: Any) -> list[dict[str, Any]]:
 
 def lines(figure: Figure, axis: int = 0) -> dict[str, Any]:
     return {str(line.get_label()): line for line in figure.axes[axis].lines}
+
+
+def words_of(changes: Mapping[str, tuple[str, Any]]) -> list[str]:
+    """What the figure of changes calls them; those that have a figure of their own are not in it."""
+    return [words for change, (words, _) in changes.items() if change not in controlled.WITH_ALL_METHODS]
 
 
 class TestClaims:
@@ -282,8 +287,7 @@ class TestControlled:
         axes = report.figures["gaps"].axes
         assert [axis.get_title() for axis in axes] == ["P̄", "q=0", "q=0.3", "q=0.4", "q=0.6"]
         titles = [label.get_text() for label in axes[0].get_yticklabels()]
-        changes = {**controlled.CHANGES, **controlled.OF_SAMPLR_ALONE}
-        assert titles == [words for words, _ in changes.values()]
+        assert titles == words_of({**controlled.CHANGES, **controlled.OF_SAMPLR_ALONE})
         dots = [line.get_xdata()[0] for line in axes[0].lines if line.get_marker() == "o"]
         assert len(dots) == len(titles)
         assert np.argmax(dots) == titles.index("told the evidence")
@@ -323,10 +327,15 @@ class TestControlled:
         assert drawn["SAMPLR"].get_ydata()[0] == max(lines.get_ydata()[0] for lines in drawn.values())
 
     def test_who_was_not_tested_yet_is_not_drawn(self, tmp_path: Path) -> None:
-        folder = fill(tmp_path / "out", CONTROLLED, ["samplr_lineage", "robust_plr_lineage"])
+        folder = fill(tmp_path / "out", CONTROLLED, ["samplr", "robust_plr", "samplr_lineage", "robust_plr_lineage"])
         folder.register({"dr_lineage": CONTROLLED.variants["dr_lineage"]})
         drawn = reproduce(CONTROLLED, tmp_path / "out", only="report", progress=False).figures
         assert set(drawn) == {"gaps"}
+
+    def test_where_no_change_was_trained_there_is_no_figure_of_changes(self, tmp_path: Path) -> None:
+        fill(tmp_path / "out", CONTROLLED, ["dr_lineage", "naive_lineage", "samplr_lineage", "robust_plr_lineage"])
+        drawn = reproduce(CONTROLLED, tmp_path / "out", only="report", progress=False).figures
+        assert set(drawn) == {"ranks_lineage"}
 
 
 class TestSketch:
@@ -364,7 +373,7 @@ class TestSketch:
         assert len(ahead) == len(changes) * len(sketch.CHANGED_AT)
         axes = report.figures["gaps"].axes
         assert [axis.get_title() for axis in axes] == ["P̄", "q=0.4", "q=0.6"]
-        assert [label.get_text() for label in axes[0].get_yticklabels()] == [words for words, _ in changes.values()]
+        assert [label.get_text() for label in axes[0].get_yticklabels()] == words_of(changes)
 
     @pytest.mark.parametrize("told", ["", "_evidence"])
     def test_the_papers_claims_are_tested_among_students_of_a_kind(self, report: Report, told: str) -> None:

@@ -41,7 +41,8 @@ CAPTIONS: Mapping[str, str] = {
     "gaps": "By how much SAMPLR is above PLR⊥ under each change, with 95 % intervals.",
     "ranks_gain": "All methods with a policy that looks from the first: how icy the levels are that they learn from, "
     "along training; and return in the end by rate of ice.",
-    "ranks_lineage": "The same with the lineage's student.",
+    "ranks_lineage": "All methods with the lineage's student: how icy the levels are that they learn from, along "
+    "training; and return in the end by rate of ice.",
     "ice_seen": "The share of visited tiles with ice along training; dashed, P̄.",
     "ice_seen_told": "The same for students that are told the evidence.",
     "curriculum": "What the curricula ended on. Left: how icy their levels are. Right: how often the next tiles are "
@@ -338,8 +339,8 @@ def gaps(found: Sequence[Row], conditions: Sequence[str]) -> Figure:
 
 
 def ranks(data: Data, rows: Sequence[Row], rates: Sequence[str]) -> Figure:
-    """How methods fare with the same student: how icy the levels are that they learn from, along training; and in the end
-    by rate of ice, from rows that have a return under each rate.
+    """How methods fare with the same student: how icy the levels are that they learn from, along training; and the
+    return in the end by rate of ice, from rows that have one under each rate.
     """
     figure = _figure(8.5, 3.9)
     levels, returns = figure.subplots(1, 2)
