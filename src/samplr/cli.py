@@ -217,6 +217,8 @@ class Eval:
     """Take the most likely action instead of sampling."""
     seed: int = 0
     """Which levels are drawn."""
+    set: tuple[str, ...] = ()
+    """Settings of the world to change for this test, as env.ice_rule=min: how do students fare in another one?"""
     backend: str | None = None
     """Play in a real simulator as well, `box2d` for black ice or `nethack` for fruit choice, and compare."""
     json: bool = False
@@ -229,13 +231,15 @@ def evaluate(words: list[str]) -> None:
     from samplr.evaluation import evaluate as play
     from samplr.report import evaluation_table, transfer_table
     from samplr.run import load
+    from samplr.settings import changed_world, parse_settings
     from samplr.transfer import transfer
 
     if options.episodes < 1:
         raise SamplrError(f"--episodes must be at least 1, not {options.episodes}")
     _refuse_large_seed(options.seed)
     run = load(options.run)
-    name, suite = _chosen_suite(run.env, options.suite, options.levels, options.circuit)
+    env = changed_world(run.config, parse_settings(options.set))
+    name, suite = _chosen_suite(env, options.suite, options.levels, options.circuit)
     settings: dict[str, Any] = {
         "episodes": options.episodes,
         "deterministic": options.deterministic,
@@ -244,13 +248,13 @@ def evaluate(words: list[str]) -> None:
         "patience_seconds": run.config.patience_seconds,
         "progress": not options.json,
     }
-    title = f"{options.run}: {name}"
+    title = ", ".join([f"{options.run}: {name}", *options.set])
     results: Mapping[str, Any]
     if options.backend is None:
-        results = play(run.env, run.networks, suite, **settings)
+        results = play(env, run.networks, suite, **settings)
         table = evaluation_table(title, results)
     else:
-        results = transfer(run.env, options.backend, run.networks, suite, **settings)
+        results = transfer(env, options.backend, run.networks, suite, **settings)
         table = transfer_table(title, options.backend, results)
     as_json = {condition: outcome.to_json() for condition, outcome in results.items()}
     _show(as_json if options.json else table)
@@ -368,8 +372,9 @@ class Reproduce:
 def reproduce(words: list[str]) -> None:
     """`samplr reproduce`."""
     options = tyro.cli(Reproduce, args=words, prog="samplr reproduce")
-    from samplr.reproduce import STUDIES, parse_settings
+    from samplr.reproduce import STUDIES
     from samplr.reproduce import reproduce as do_study
+    from samplr.settings import parse_settings
 
     report = do_study(
         STUDIES[options.study],

@@ -207,11 +207,15 @@ def default_config(env: str | Environment = "icy_road", method: str = "samplr", 
     return config
 
 
-def _environment_defaults(env: Environment) -> Config:
-    config = Config(env)
-    for name, value in env.defaults.items():
+def with_changes(config: Config, changes: Mapping[str, Any]) -> Config:
+    """A configuration with some fields changed, by their dotted names, as `student.learning_rate`."""
+    for name, value in changes.items():
         config = _replaced(config, name.split("."), value)
     return config
+
+
+def _environment_defaults(env: Environment) -> Config:
+    return with_changes(Config(env), env.defaults)
 
 
 def _replaced(config: Config, path: list[str], value: Any) -> Config:

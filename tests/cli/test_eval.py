@@ -147,6 +147,16 @@ def test_eval_samples_levels_and_actions_by_the_seed(trained: Path) -> None:
     assert first["ground_truth"] == again["ground_truth"].to_json()
 
 
+def test_students_are_tested_in_a_world_that_was_changed(trained: Path) -> None:
+    playing = ["eval", trained, "--episodes", 50]
+    shares = [
+        command(*playing, "--json", *changes).json["ground_truth"]["icy_share"]["mean"]
+        for changes in ([], ["--set", "env.alpha=9", "env.beta=1"])
+    ]
+    assert shares[0] < 0.2 < 0.8 < shares[1]
+    assert_refused(command(*playing, "--set", "student.memory=4"), "a test can change the world only, as env.alpha=2")
+
+
 def test_what_to_play_is_said_once(trained: Path, roads: Path) -> None:
     said = command("eval", trained, "--levels", roads, "--suite", "fixed_rates")
     assert_refused(said, "--suite and --levels say different things about what to play: give one of them")

@@ -14,7 +14,7 @@ from reproduce.small import SMALL, STEPS, files
 from samplr.config import Config
 from samplr.errors import RunFolderError, SamplrError, UnknownNameError
 from samplr.evaluation import evaluate, suite_named
-from samplr.reproduce import command, parse_settings, pieces, reproduce
+from samplr.reproduce import command, pieces, reproduce
 from samplr.reproduce.command import _by_experience, _duration
 from samplr.reproduce.folder import TRAINING, Batch, StudyFolder
 from samplr.reproduce.pieces import ExamPiece, TrainingPiece, fewest_gradient_updates
@@ -22,6 +22,7 @@ from samplr.reproduce.records import read_csv, read_json, write_json
 from samplr.reproduce.students import load_students, saved_updates
 from samplr.reproduce.studies import Examiner
 from samplr.run import load
+from samplr.settings import parse_settings
 from samplr.statistics import cvar
 from samplr.training import TrainState
 from tiny import UPDATES, sharing_programs
@@ -316,19 +317,6 @@ class TestRefusals:
         with pytest.raises(UnknownNameError, match=r"student\.learning"):
             reproduce(SMALL, tmp_path / "new", settings={"student.learning": 1}, progress=False)
         assert not (tmp_path / "new").exists()
-
-    @pytest.mark.parametrize("word", ["student.clip", "=3", "student.clip="])
-    def test_settings_without_a_name_or_value(self, word: str) -> None:
-        with pytest.raises(SamplrError, match="--set takes name=value"):
-            parse_settings([word])
-
-    def test_a_setting_that_is_given_twice(self) -> None:
-        with pytest.raises(SamplrError, match=r"--set has student\.learning_rate twice"):
-            parse_settings(["student.learning_rate=3e-4", "student.learning-rate=1e-3"])
-
-    @pytest.mark.parametrize(("word", "value"), [("false", False), ("False", False), ("True", True), ("a", "a")])
-    def test_truth_values_are_taken_as_json_and_as_python_have_them(self, word: str, value: object) -> None:
-        assert parse_settings([f"env.show-counts={word}"]) == {"env.show_counts": value}
 
 
 class TestHowLong:

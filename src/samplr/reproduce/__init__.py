@@ -1,6 +1,5 @@
 """The paper's experiments, each as one command that can be stopped, resumed and added to."""
 
-from samplr.reproduce.command import parse_settings as parse_settings
 from samplr.reproduce.command import reproduce as reproduce
 from samplr.reproduce.controlled import CONTROLLED
 from samplr.reproduce.fruit import FRUIT

@@ -1,7 +1,6 @@
 """`samplr reproduce`: find out what is missing, say how long it will take, do it, and report."""
 
 import dataclasses
-import json
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -67,24 +66,6 @@ def reproduce(
     if progress:
         Console(stderr=True).print(f"Written: {folder.root}/results.json and {len(report.figures)} figures")
     return report
-
-
-def parse_settings(words: Sequence[str]) -> dict[str, Any]:
-    """What `--set name=value …` says; a value is JSON, or else a word."""
-    settings = {}
-    for word in words:
-        name, equals, value = word.partition("=")
-        if not equals or not name or not value:
-            raise SamplrError(f"--set takes name=value, as student.learning_rate=3e-4, not '{word}'")
-        name = name.replace("-", "_")
-        if name in settings:
-            raise SamplrError(f"--set has {name} twice")
-        try:
-            settings[name] = json.loads(value)
-        except ValueError:
-            # As Python writes them, and tables show them.
-            settings[name] = {"True": True, "False": False}.get(value, value)
-    return settings
 
 
 def _missing(folder: StudyFolder, variants: Mapping[str, Variant], wanted: range, only: Part | None) -> list[Piece]:
