@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from samplr.errors import SamplrError, SamplrWarning, UnknownNameError
+from samplr.options import parsed
 from samplr.version import __version__
 
 E = TypeVar("E")
@@ -97,7 +98,7 @@ class Demo:
 
 def demo(words: list[str]) -> None:
     """`samplr demo`."""
-    options = tyro.cli(Demo, args=words, prog="samplr demo")
+    options = parsed(Demo, words, "samplr demo")
     from samplr import demo as demonstration
     from samplr import report
 
@@ -146,7 +147,7 @@ def train(words: list[str]) -> None:
     if "--resume" in words and out is not None and _value_of("--config", words) is None:
         defaults = _as_recorded(defaults, _value_of("--method", words), Path(out))
     default = Train(defaults, out=tyro.MISSING)
-    options = tyro.cli(command, default=default, args=words[1:], prog=f"samplr train {words[0]}")
+    options = parsed(command, words[1:], f"samplr train {words[0]}", default=default)
     for line in without_effect(options.settings, defaults):
         warnings.warn(line, SamplrWarning, stacklevel=1)
     run = train_runs(options.settings, options.out, resume=options.resume, progress=not options.json)
@@ -227,7 +228,7 @@ class Eval:
 
 def evaluate(words: list[str]) -> None:
     """`samplr eval`."""
-    options = tyro.cli(Eval, args=words, prog="samplr eval")
+    options = parsed(Eval, words, "samplr eval")
     from samplr.evaluation import evaluate as play
     from samplr.report import evaluation_table, transfer_table
     from samplr.run import load
@@ -315,7 +316,7 @@ class Film:
 
 def make_film(words: list[str]) -> None:
     """`samplr film`."""
-    options = tyro.cli(Film, args=words, prog="samplr film")
+    options = parsed(Film, words, "samplr film")
     import jax
 
     from samplr.film import film
@@ -371,7 +372,7 @@ class Reproduce:
 
 def reproduce(words: list[str]) -> None:
     """`samplr reproduce`."""
-    options = tyro.cli(Reproduce, args=words, prog="samplr reproduce")
+    options = parsed(Reproduce, words, "samplr reproduce")
     from samplr.reproduce import STUDIES
     from samplr.reproduce import reproduce as do_study
     from samplr.settings import parse_settings
@@ -403,7 +404,7 @@ class Report:
 
 def make_report(words: list[str]) -> None:
     """`samplr report`."""
-    options = tyro.cli(Report, args=words, prog="samplr report")
+    options = parsed(Report, words, "samplr report")
     from samplr.report.page import write_report
 
     size = write_report(options.runs, options.out, progress=True)
@@ -421,7 +422,7 @@ class List:
 
 def show_list(words: list[str]) -> None:
     """`samplr list`."""
-    options = tyro.cli(List, args=words, prog="samplr list")
+    options = parsed(List, words, "samplr list")
     from samplr.config import METHODS
     from samplr.envs import ENVIRONMENTS, environment_class
 

@@ -108,25 +108,31 @@ def test_a_configuration_that_cannot_be_trained_is_refused_before_anything_is_wr
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "told"),
     [
-        ["train", "icy_road"],
-        ["train", "icy_road", "--out", "run", "--steps", "many"],
-        ["train", "icy_road", "--out", "run", "--teacher", "nobody"],
-        ["train", "icy_road", "--out", "run", "--no-such-option"],
-        ["eval"],
-        ["list", "regrets"],
+        (
+            ["train", "icy_road"],
+            "missing from samplr train icy_road: --out PATH The run folder: configuration, metrics,",
+        ),
+        (["train", "icy_road", "--out", "run", "--steps", "many"], "error parsing --steps: invalid literal for int()"),
+        (["train", "icy_road", "--out", "run", "--teacher", "nobody"], "invalid choice 'nobody'"),
+        (["train", "icy_road", "--out", "run", "--no-such-option"], "unrecognized options: --no-such-option"),
+        (["train", "icy_road", "--out", "run", "--stpes", "9"], "--stpes, 9; perhaps you meant --steps (see samplr"),
+        (["eval"], "missing from samplr eval: PATH The run folder, or a file of policies (see samplr eval --help)"),
+        (
+            ["list", "regrets"],
+            "invalid choice 'regrets' for argument 'what'. Expected one of ('envs', 'methods', 'suites')",
+        ),
     ],
-    ids=lambda words: words[-1],
+    ids=lambda value: value[-1] if isinstance(value, list) else None,
 )
-def test_words_that_cannot_be_parsed_end_with_status_2(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+@pytest.mark.parametrize("columns", [40, 200])
+def test_words_that_cannot_be_parsed_are_told_in_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], told: str, columns: int
 ) -> None:
-    # The words are tyro's: several lines, with the help of the option.
     monkeypatch.chdir(tmp_path)
-    said = command(*arguments)
-    assert (said.status, said.out) == (2, "")
-    assert said.err != ""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert_refused(command(*arguments), told, f"(see samplr {arguments[0]}")
     assert contents(tmp_path) == {}
 
 
