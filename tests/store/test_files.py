@@ -3,7 +3,9 @@
 import json
 import os
 import resource
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -66,7 +68,21 @@ def test_a_folder_that_cannot_be_created_or_written_is_one_sentence(
     assert not (tmp_path / "forbidden").exists()
 
 
-def test_a_full_disk_is_one_sentence_and_costs_only_the_new_checkpoint(run: Path) -> None:
+def test_a_checkpoint_that_the_disk_has_no_room_for_is_not_begun(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    needed = sum(array.nbytes for array in state(30).values())
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=needed - 1))
+    with RunFolder.open(run, CONFIG, resume=True) as folder:
+        folder.latest()
+        with pytest.raises(RunFolderError, match=r"cannot write to the run folder '.*': No space left on device"):
+            folder.save(30, state(30))
+        monkeypatch.undo()
+        folder.save(30, state(30))
+    assert_same(read_checkpoint(run).arrays, state(30))
+
+
+def test_a_write_that_is_refused_is_one_sentence_and_costs_only_the_new_checkpoint(
+    run: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     noise = np.random.default_rng(0).integers(0, 2**32, 2**19, dtype=np.uint32)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     with RunFolder.open(run, CONFIG, resume=True) as folder:
@@ -77,6 +93,8 @@ def test_a_full_disk_is_one_sentence_and_costs_only_the_new_checkpoint(run: Path
                 folder.save(30, {"noise": noise})
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert capfd.readouterr() == ("", "")
+        assert not caplog.records
         assert_same(read_checkpoint(run).arrays, state(20))
         folder.save(30, {"noise": noise})
     assert_same(read_checkpoint(run).arrays, {"noise": noise})

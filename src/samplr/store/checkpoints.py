@@ -1,7 +1,9 @@
 """Checkpoints: the stages of a save, in any of which a process may die, and the search for a whole one."""
 
 import contextlib
+import errno
 import json
+import logging
 import os
 import re
 import shutil
@@ -99,6 +101,9 @@ def write_arrays(folder: Path, arrays: Arrays) -> None:
     ]
     files.write_json(folder / _INDEX, index)
     stored = {str(number): leaf for number, leaf in enumerate(leaves) if leaf.size}
+    # Where the disk becomes full under Orbax, each of its threads prints a traceback of its own.
+    if sum(leaf.nbytes for leaf in leaves) > shutil.disk_usage(folder).free:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     if stored:
         with _orbax_os_errors(), ocp.StandardCheckpointer() as checkpointer:
             checkpointer.save((folder / _ARRAYS).absolute(), stored)
@@ -107,7 +112,12 @@ def write_arrays(folder: Path, arrays: Arrays) -> None:
 
 @contextlib.contextmanager
 def _orbax_os_errors() -> Iterator[None]:
-    """Raise what the operating system refused as an OSError; Orbax has it as text in a ValueError."""
+    """Raise what the operating system refused as an OSError; Orbax has it as text in a ValueError.
+
+    Orbax also logs such errors, with the traceback of each of its threads. They are raised all the same.
+    """
+    log = logging.getLogger("absl")
+    was_disabled, log.disabled = log.disabled, True
     try:
         yield
     except ValueError as error:
@@ -115,6 +125,8 @@ def _orbax_os_errors() -> Iterator[None]:
         if quoted is None:
             raise
         raise OSError(int(quoted[1]), os.strerror(int(quoted[1]))) from error
+    finally:
+        log.disabled = was_disabled
 
 
 def write_manifest(folder: Path, update: int) -> None:
