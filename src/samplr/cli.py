@@ -10,11 +10,11 @@ from typing import Annotated, Any, Generic, Literal, TextIO, TypeVar
 
 import tyro
 from jax.errors import JaxRuntimeError
-from rich.console import Console
 from rich.table import Table
 
 from samplr.errors import SamplrError, SamplrWarning, UnknownNameError
 from samplr.options import parsed
+from samplr.terminal import print_table
 from samplr.version import __version__
 
 E = TypeVar("E")
@@ -496,6 +496,6 @@ def _read_json(file: Path) -> Any:
 
 def _show(what: Any) -> None:
     if isinstance(what, Table):
-        Console().print(what)
+        print_table(what)
     else:
         print(json.dumps(what, indent=1))
