@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "results" / "README.md"]
 
 FENCE = re.compile(r"(?P<indent> *)(?P<ticks>`{3,}|~{3,})(?P<language>[\w+-]*)")
 MODULE = re.compile(r"# (?P<name>\w+)\.py\n")
@@ -38,9 +38,9 @@ def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @of_every_page
-def test_links_lead_to_files(page: Path) -> None:
-    dead = [f"{page}:{line}: {target}" for line, target in links(page) if not (page.parent / target).exists()]
-    assert not dead, "\n".join(["no such file:", *dead])
+def test_links_lead_somewhere(page: Path) -> None:
+    dead = [f"{page}:{line}: {target}" for line, target in links(page) if not leads_somewhere(page, target)]
+    assert not dead, "\n".join(["no such file or heading:", *dead])
 
 
 @dataclass(frozen=True)
@@ -129,18 +129,36 @@ def _line(error: Exception, page: Path, code: Block) -> int:
     return next((frame.lineno or code.line for frame in reversed(frames) if frame.filename == str(page)), code.line)
 
 
-def links(page: Path) -> Iterator[tuple[int, str]]:
-    """The relative links and images of a page, outside code: line and path."""
+def prose(page: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a page outside code, and their numbers."""
     inside = False
     for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), start=1):
         if FENCE.match(line):
             inside = not inside
-        if inside:
-            continue
+        elif not inside:
+            yield number, line
+
+
+def links(page: Path) -> Iterator[tuple[int, str]]:
+    """The links and images of a page, outside code, that lead to our own files or headings: line and target."""
+    for number, line in prose(page):
         for link in LINK.finditer(re.sub(r"`[^`]*`", "", line)):
-            target = (link["markdown"] or link["html"]).partition("#")[0]
-            if target and not re.match(r"[a-z]+:", target):
+            target = link["markdown"] or link["html"]
+            if not re.match(r"[a-z]+:", target):
                 yield number, target
+
+
+def leads_somewhere(page: Path, target: str) -> bool:
+    """Whether there is such a file, and such a heading in it."""
+    path, _, anchor = target.partition("#")
+    there = page.parent / path if path else page
+    return there.exists() and (not anchor or anchor in anchors(there))
+
+
+def anchors(page: Path) -> set[str]:
+    """What the headings of a page are called in links: small letters, with a hyphen for each space."""
+    headings = [line.lstrip("#").strip().lower() for _, line in prose(page) if line.startswith("#")]
+    return {re.sub(r"[^\w -]", "", heading).replace(" ", "-") for heading in headings}
 
 
 # The tests above are only as good as these tools.
@@ -200,7 +218,15 @@ def test_a_warning_of_ours_fails_an_example(tmp_path: Path, monkeypatch: pytest.
 def test_links_are_found_outside_code(tmp_path: Path) -> None:
     text = '[a](a.md#top) ![b](img/b.png "title") [web](https://x.org) [here](#here) `[no](no.md)`\n'
     page = write(tmp_path, text + '```text\n[no](no.md)\n```\n<img src="c.png">\n')
-    assert list(links(page)) == [(1, "a.md"), (1, "img/b.png"), (5, "c.png")]
+    assert list(links(page)) == [(1, "a.md#top"), (1, "img/b.png"), (1, "#here"), (5, "c.png")]
+
+
+def test_links_lead_to_files_and_headings(tmp_path: Path) -> None:
+    page = write(tmp_path, "# What it's for\n```text\n# no heading\n```\n")
+    for target in ("page.md", "page.md#what-its-for", "#what-its-for"):
+        assert leads_somewhere(page, target)
+    for target in ("pages.md", "page.md#what-for", "#no-heading"):
+        assert not leads_somewhere(page, target)
 
 
 def test_a_block_that_is_never_closed_is_refused(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ FIGURES = {
 }
 """What the guides call a study's figures, and what these are multiplied by."""
 
-PAGES = {"results/README.md": 52, "docs/reproduce.md": 273, "docs/fruit_choice.md": 15}
+PAGES = {"results/README.md": 52, "docs/findings.md": 273, "docs/fruit_choice.md": 15}
 """How many numbers are found in each, so that a table that is called something else is noticed."""
 
 
@@ -232,7 +232,7 @@ def claims_of(study: str, a: str, b: str, figure: str, basis: str = "steps") -> 
     return dict(found)
 
 
-@pytest.mark.parametrize(("page", "rows"), [("docs/reproduce.md", 16), ("docs/fruit_choice.md", 3)])
+@pytest.mark.parametrize(("page", "rows"), [("docs/findings.md", 16), ("docs/fruit_choice.md", 3)])
 def test_the_guides_quote_the_tests_of_claims(page: str, rows: int) -> None:
     wrong, checked = [], 0
     for header, *lines in tables(ROOT / page):
@@ -256,7 +256,7 @@ def test_the_guides_quote_the_tests_of_claims(page: str, rows: int) -> None:
 
 
 def test_the_guide_quotes_how_far_ours_are_past_the_paper() -> None:
-    (rows,) = [rows for header, *rows in tables(ROOT / "docs/reproduce.md") if header[1:4] == list(OURS)]
+    (rows,) = [rows for header, *rows in tables(ROOT / "docs/findings.md") if header[1:4] == list(OURS)]
     wrong = []
     for place, (label, *cells) in enumerate(rows):
         basis = "steps" if label in METHODS else "gradient updates"
@@ -271,7 +271,7 @@ def test_the_guide_quotes_how_far_ours_are_past_the_paper() -> None:
 
 def test_the_guide_quotes_what_each_change_does() -> None:
     changes = {words: name for name, (words, _) in {**sketch.CHANGES, **controlled.OF_SAMPLR_ALONE}.items()}
-    (rows,) = [rows for header, *rows in tables(ROOT / "docs/reproduce.md") if header[0] == "change"]
+    (rows,) = [rows for header, *rows in tables(ROOT / "docs/findings.md") if header[0] == "change"]
     claims = json.loads((ROOT / "results/sketch/results.json").read_text())["claims"]
     asked = [(claim, figure) for claim in (controlled.ABOVE, controlled.BETTER) for figure in sketch.CHANGED_AT]
     wrong = []
