@@ -22,7 +22,7 @@ E = TypeVar("E")
 USAGE = """\
 samplr: reinforcement learning with adaptive curricula that stay grounded
 
-  samplr demo                       icy road under every method, judged by its exact solution
+  samplr demo                       icy road under five methods, judged by its exact solution
   samplr train ENV --out DIR        train a batch of runs
   samplr eval RUN --suite NAME      let trained runs play a suite of levels
   samplr film RUN --out FILE        film a trained run
@@ -84,7 +84,7 @@ def _show_warning(
 
 @dataclasses.dataclass(frozen=True)
 class Demo:
-    """Train every method on icy road, and judge them by its exact solution."""
+    """Train DR, PLR⊥, naive and SAMPLR (M = 1 and ∞) on icy road, and judge them by its exact solution."""
 
     out: Path = Path("demo")
     """Where the table, the figure and the policies go."""
