@@ -197,6 +197,12 @@ def require_grounded(env: Environment) -> GroundedEnvironment:
     return env
 
 
+def refuse_sum(posterior: Posterior | None, samples: int | str) -> None:
+    """Raise now what would only come up while compiling: not every posterior can be summed."""
+    if samples == EXACT and posterior is not None and type(posterior).support is Posterior.support:
+        posterior.support(None, None)
+
+
 def _same_transition(a: TimeStep, b: TimeStep) -> Bool[Array, ""]:
     """Whether the agent could not tell two transitions apart."""
     seen = [(step.observation, step.reward, step.terminated) for step in (a, b)]

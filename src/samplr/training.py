@@ -22,7 +22,7 @@ from samplr import trees
 from samplr.compiling import jit
 from samplr.config import Config, validate
 from samplr.envs.api import Environment, GroundedEnvironment, Level
-from samplr.grounding import Fictitious, Grounding, Naive, Ungrounded, require_grounded
+from samplr.grounding import Fictitious, Grounding, Naive, Ungrounded, refuse_sum, require_grounded
 from samplr.posteriors.beliefs import Beliefs, EstimatedPrior, LearnedBeliefs, sampled_from_ground_truth
 from samplr.posteriors.learned import Bins
 from samplr.rollout import Rollout, collect
@@ -106,7 +106,7 @@ class Training:
         # Refuse what cannot be trained now, before anything is written.
         self.beliefs = build_beliefs(config)
         if self.beliefs is None:
-            self.grounding.posterior(self.env)
+            refuse_sum(self.grounding.posterior(self.env), config.fictitious.samples)
         student_shapes(config)
         self.monitor = ShiftMonitor.of(self.env)
         self._devices = over_devices(config.seeds)
@@ -159,9 +159,7 @@ class Training:
 
     def gradient_updates(self, updates: int) -> Int[np.ndarray, " updates"]:
         """How many rollouts the student has learned from after each of the first `updates` updates."""
-        schedule = jit(jax.vmap(self.hyperparameters.teacher.schedule), runs_once=True)
-        learns = np.array([phase.learn for phase in self.phases])
-        return np.cumsum(learns[np.asarray(schedule(jnp.arange(updates)))])
+        return np.cumsum(self.hyperparameters.teacher.learns(updates))
 
     def total_updates(self) -> int:
         """How many updates the configuration's budget of steps or gradient updates asks for."""

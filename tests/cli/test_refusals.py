@@ -175,6 +175,13 @@ def test_an_ungrounded_environment_is_refused_by_fictitious(tmp_path: Path, worl
     assert not (tmp_path / "run").exists()
 
 
+def test_a_posterior_that_cannot_be_summed_is_refused_before_anything_is_done(tmp_path: Path) -> None:
+    options = ["--method", "samplr", "--fictitious.samples", "exact"]
+    said = command("train", "black_ice_sketch", *options, "--out", tmp_path / "run")
+    assert_refused(said, "BetaBernoulli cannot be summed exactly: give a number of samples instead of 'exact'")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_keyboard_interrupt_is_one_line_and_status_130(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt

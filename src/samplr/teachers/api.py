@@ -8,8 +8,12 @@ import abc
 from dataclasses import dataclass
 
 import equinox as eqx
-from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
+from samplr.compiling import jit
 from samplr.envs.api import Environment, Level
 from samplr.student.networks import ActorCritic
 
@@ -58,6 +62,14 @@ class Teacher(eqx.Module):
     @abc.abstractmethod
     def observe(self, state: PyTree, env: Environment, outcome: Outcome) -> PyTree:
         """Learn from how the levels went, whatever the phase (a level's `origin` tells); returns the new state."""
+
+    def scheduled(self, updates: int) -> Int[np.ndarray, " updates"]:
+        """Which phase each of the first `updates` updates belongs to."""
+        return np.asarray(jit(jax.vmap(self.schedule), runs_once=True)(jnp.arange(updates)))
+
+    def learns(self, updates: int) -> Bool[np.ndarray, " updates"]:
+        """Whether the student learns from each of the first `updates` updates."""
+        return np.array([phase.learn for phase in self.phases])[self.scheduled(updates)]
 
     def metrics(self, state: PyTree) -> dict[str, Float[Array, ""]]:
         """Named figures of the teacher's state, logged with every update that the student learns in."""
