@@ -11,6 +11,10 @@ class SamplrWarning(UserWarning):
     """Something that works, but perhaps not as the user expects; one line."""
 
 
+class GroundingWarning(SamplrWarning):
+    """What is hidden may not mean to the student what it means at deployment."""
+
+
 class UnknownNameError(SamplrError):
     """A name that is not in a list of known names; the message lists them."""
 
@@ -29,6 +33,10 @@ class LevelError(SamplrError):
 
 class RunFolderError(SamplrError):
     """A run folder that cannot be used as asked; nothing in it was changed."""
+
+
+class BusyError(RunFolderError):
+    """A run folder in which another process is at work."""
 
 
 def in_one_line(error: Exception) -> str:

@@ -19,7 +19,7 @@ from rich.progress import Progress
 from samplr.config import Config, from_json, to_json
 from samplr.envs.api import Environment
 from samplr.envs.gymnasium import GymnasiumEnvironment
-from samplr.errors import RunFolderError, SamplrWarning
+from samplr.errors import GroundingWarning, RunFolderError, SamplrWarning
 from samplr.progress import progress_bar
 from samplr.shift import ShiftCounts, none_for_nan
 from samplr.store import Arrays, RunFolder, read_checkpoint, read_config, read_metrics
@@ -138,7 +138,7 @@ def train(
     training = program or training_of(config)
     warning = memory_warning(config)
     if warning:
-        warnings.warn(warning, SamplrWarning, stacklevel=2)
+        warnings.warn(warning, GroundingWarning, stacklevel=2)
     bar = progress_bar(shown=progress)
     with contextlib.closing(training):
         if out is None:
@@ -281,9 +281,12 @@ def _train(training: Training, folder: RunFolder | None, bar: Progress, watch: W
             if update < total and asked_to_stop():
                 raise KeyboardInterrupt
     summary = _summary(training, progress, rows)
-    _warn(summary["warnings"], told)
+    _warn(_diverged(config, progress.state.runs.network), told)  # again, for a run that was done before
+    _warn(summary["warnings"], told, GroundingWarning)
     if folder and not folder.finished:
         folder.finish({**summary, "seconds": time.monotonic() - began, "device": jax.devices()[0].device_kind})
+    if asked_to_stop():  # during the last line: this run is done, but whoever called has more to do
+        raise KeyboardInterrupt
     runs = progress.state.runs
     return Run(config, runs.network, rows, summary, runs.beliefs, runs.teacher)
 
@@ -366,11 +369,11 @@ def _finite(networks: ActorCritic) -> Bool[Array, " runs"]:
     return jnp.stack([jnp.all(jnp.isfinite(leaf), axis=tuple(range(1, leaf.ndim))) for leaf in leaves]).all(0)
 
 
-def _warn(lines: Sequence[str], told: set[str]) -> None:
+def _warn(lines: Sequence[str], told: set[str], kind: type[SamplrWarning] = SamplrWarning) -> None:
     """Warn of what was not told yet."""
     for line in lines:
         if line not in told:
-            warnings.warn(line, SamplrWarning, stacklevel=4)
+            warnings.warn(line, kind, stacklevel=4)
     told.update(lines)
 
 

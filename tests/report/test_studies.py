@@ -8,7 +8,7 @@ import pytest
 from rich.table import Table
 from rich.text import Text
 
-from samplr import reproduce
+from samplr import default_config, reproduce
 from samplr.errors import RunFolderError
 from samplr.report.contents import Contents, Room
 from samplr.report.page import page
@@ -29,7 +29,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         return SimpleNamespace(tables=[table], tests=[Table("test", "p", title="Is it so?")])
 
     study = SimpleNamespace(
-        name="tiny", about="What is small?", report=report, variants={"dr": None}, exams=(), steps=1
+        name="tiny",
+        about="What is small?",
+        report=report,
+        variants={"dr": None},
+        exams=(SimpleNamespace(name="exam"),),
+        steps=1,
+        config=lambda variant, **sizes: default_config("icy_road", variant.method, **sizes),
     )
     monkeypatch.setitem(reproduce.STUDIES, "tiny", study)
     root = tmp_path / "results" / "tiny"
@@ -37,7 +43,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (root / "study.json").write_text('{"study": "tiny", "steps": 1}')
     variant = {"method": "dr", "title": "DR", "changes": {}, "base": ""}
     (root / "data" / "dr" / "variant.json").write_text(json.dumps(variant))
-    study.exams = (SimpleNamespace(name="exam"),)
     made = StudyFolder(root, study, 1)
     for seeds, device, seconds in ((range(5), "abacus", 900.4), (range(5, 7), "slide rule", 200.0)):
         about = {"device": device, "seconds": seconds}

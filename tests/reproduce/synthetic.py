@@ -33,7 +33,7 @@ def _times(study: Study, variant: Variant, count: int) -> list[dict[str, int]]:
     """Evenly along training; a robust teacher learns half as often."""
     pace = 1 if variant.method in ("dr", "plr") else 2
     return [
-        {"update": 10 * t, "steps": study.steps * t // count, "gradient_updates": 10 * t // pace}
+        {"update": 100 * t // count, "steps": study.steps * t // count, "gradient_updates": 100 * t // count // pace}
         for t in range(1, count + 1)
     ]
 
@@ -109,9 +109,13 @@ def _drive_by_numbers(
         for row in made["ground_truth"]
     ]
     ice = 0.5 * (0.3 if "presents" in variant.changes else ICE[variant.method])
-    seen = [{f"replay/{name}": value for name, value in (("visited", 0.5), ("visited_icy", ice))}]
+    seen = {
+        f"{phase}/{name}": value
+        for phase in ("new", "replay")
+        for name, value in (("visited", 0.5), ("visited_icy", ice))
+    }
     return {
-        "training": [{**row, **of} for row in made["training"] for of in seen],
+        "training": [{**row, **seen} for row in made["training"]],
         "ground_truth": _with_half(tracks),
         "fixed_rates": _with_half(rates),
     }

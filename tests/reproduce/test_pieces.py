@@ -1,7 +1,10 @@
 """Studies in pieces: stopped, resumed and added to, and nothing done twice."""
 
 import dataclasses
+import math
 import shutil
+import threading
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,9 +13,16 @@ import jax
 import numpy as np
 import pytest
 
-from reproduce.small import SMALL, STEPS, files
+from reproduce.small import SMALL, STEPS, count, files
 from samplr.config import Config
-from samplr.errors import RunFolderError, SamplrError, UnknownNameError
+from samplr.errors import (
+    BusyError,
+    GroundingWarning,
+    RunFolderError,
+    SamplrError,
+    SamplrWarning,
+    UnknownNameError,
+)
 from samplr.evaluation import evaluate, suite_named
 from samplr.reproduce import command, pieces, reproduce
 from samplr.reproduce.command import _by_experience, _duration
@@ -20,10 +30,12 @@ from samplr.reproduce.folder import TRAINING, Batch, StudyFolder
 from samplr.reproduce.pieces import ExamPiece, TrainingPiece, fewest_gradient_updates
 from samplr.reproduce.records import read_csv, read_json, write_json
 from samplr.reproduce.students import load_students, saved_updates
-from samplr.reproduce.studies import Examiner
+from samplr.reproduce.studies import Data, Examiner, Report
 from samplr.run import load
 from samplr.settings import parse_settings
 from samplr.statistics import cvar
+from samplr.store import held
+from samplr.store.files import alone_in
 from samplr.training import TrainState
 from tiny import UPDATES, sharing_programs
 
@@ -204,6 +216,128 @@ def test_the_report_needs_the_numbers_alone(study: Path) -> None:
     assert (study / "figures" / "empty.png").exists()
 
 
+class TestTwoCommandsAtOnce:
+    @pytest.fixture
+    def other(self, monkeypatch: pytest.MonkeyPatch, done: list[str]) -> Callable[[dict[str, list[str]]], None]:
+        """Has another command be busy with pieces while this one comes to them, and do them meanwhile."""
+
+        def busy(with_these: dict[str, list[str]]) -> None:
+            def work(self: TrainingPiece | ExamPiece, **_: object) -> None:
+                name = f"{self.batch.variant} {self.name}"
+                meanwhile = with_these.pop(name, None)
+                if meanwhile is not None:
+                    done.append(f"{name} was busy")
+                    for other in meanwhile:
+                        self.folder.write(self.batch, other, [{"seed": 0, "update": UPDATES}], {})
+                    raise BusyError("another process is at work")
+                done.append(name)
+                self.folder.write(self.batch, self.name, [{"seed": 0, "update": UPDATES}], {})
+
+            monkeypatch.setattr(TrainingPiece, "do", work)
+            monkeypatch.setattr(ExamPiece, "do", work)
+
+        return busy
+
+    DR = ("dr training", "dr ground_truth", "dr fixed_rates")
+    SAMPLR = ("samplr training", "samplr ground_truth", "samplr fixed_rates")
+
+    def test_what_the_other_does_comes_last(self, tmp_path: Path, other: Callable, done: list[str]) -> None:
+        other({"dr training": []})
+        reproduce(SMALL, tmp_path / "out", progress=False)
+        assert done == ["dr training was busy", *self.SAMPLR, *self.DR]
+
+    def test_what_the_other_has_done_meanwhile_is_not_done_again(
+        self, tmp_path: Path, other: Callable, done: list[str]
+    ) -> None:
+        other({"dr training": ["training", "fixed_rates"]})
+        reproduce(SMALL, tmp_path / "out", progress=False)
+        assert done == ["dr training was busy", "dr ground_truth", *self.SAMPLR]
+
+    def test_an_exam_that_the_other_takes_is_waited_for(self, study: Path, other: Callable, done: list[str]) -> None:
+        for name in ("ground_truth", "fixed_rates"):
+            (study / "data" / "dr" / "seeds-0-1" / f"{name}.csv").unlink()
+        other({"dr ground_truth": ["ground_truth"]})
+        reproduce(SMALL, study, progress=False)
+        assert done == ["dr ground_truth was busy", "dr fixed_rates"]
+
+    def test_who_is_busy_to_the_end_is_told(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: list) -> None:
+        def busy(self: TrainingPiece, **_: object) -> None:
+            raise BusyError("another process is at work")
+
+        monkeypatch.setattr(TrainingPiece, "do", busy)
+        with pytest.raises(BusyError):
+            reproduce(SMALL, tmp_path / "out", progress=False)
+
+    def test_an_exam_keeps_others_from_the_run(self, study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (study / "data" / "dr" / "seeds-0-1" / "fixed_rates.csv").unlink()
+        run = study / "runs" / "dr" / "seeds-0-1"
+
+        def examined(*_: object) -> None:
+            with pytest.raises(BusyError, match="is being written by another process"), held(run):
+                pass
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(pieces, "load_students", examined)
+        with pytest.raises(KeyboardInterrupt):
+            reproduce(SMALL, study, progress=False)
+        with held(run):
+            pass
+
+    def test_a_study_that_the_other_has_begun_with_other_steps_is_refused(self, tmp_path: Path) -> None:
+        late = StudyFolder.open(tmp_path, SMALL, STEPS)
+        StudyFolder.open(tmp_path, SMALL, 2 * STEPS).register(SMALL.variants)
+        with pytest.raises(RunFolderError, match=r"have 4,608 steps each, not 2,304"):
+            late.register(SMALL.variants)
+
+    def test_reports_are_written_one_after_the_other(self, study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The other command's report waits until this one's is written, and so its numbers are the later ones."""
+        order: list[str] = []
+
+        def second() -> None:
+            with alone_in(study):
+                order.append("second")
+
+        thread = threading.Thread(target=second)
+
+        def report(data: Data) -> Report:
+            thread.start()
+            thread.join(0.2)
+            order.append("first")
+            return count(data)
+
+        reproduce(dataclasses.replace(SMALL, report=report), study, only="report", progress=False)
+        thread.join()
+        assert order == ["first", "second"]
+
+
+def test_a_seed_that_diverged_is_left_out_and_told(study: Path) -> None:
+    folder, batch = StudyFolder.open(study, SMALL, None), Batch("samplr", range(2))
+    rows = folder.read(batch, "ground_truth")
+    lost = [{**row, "return": math.nan} if row["seed"] == 1 else row for row in rows]
+    folder.write(batch, "ground_truth", lost, {})
+    with pytest.warns(SamplrWarning, match="samplr has diverged with seed 1: its numbers leave that out"):
+        report = reproduce(SMALL, study, only="report", progress=False)
+    data = folder.load()
+    assert data.diverged == {"samplr": [1]}
+    assert {row["seed"] for row in data.of("ground_truth") if row["variant"] == "samplr"} == {0}
+    assert {row["seed"] for row in data.of("ground_truth") if row["variant"] == "dr"} == {0, 1}
+    assert report.results["diverged"] == read_json(study / "results.json")["diverged"] == {"samplr": [1]}
+
+
+def test_a_study_warns_of_lost_students_and_not_of_shifts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def warn(self: TrainingPiece, **_: object) -> None:
+        warnings.warn("the curriculum has shifted the ice", GroundingWarning, stacklevel=1)
+        warnings.warn("the run of seed 1 has diverged", SamplrWarning, stacklevel=1)
+        self.folder.write(self.batch, self.name, [{"seed": 0, "update": UPDATES}], {})
+
+    monkeypatch.setattr(TrainingPiece, "do", warn)
+    monkeypatch.setattr(command, "_expected_seconds", lambda folder, missing, console: ([1.0] * len(missing), None))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        reproduce(SMALL, tmp_path / "out", methods=["dr"], only="train", progress=False)
+    assert [str(warning.message) for warning in told] == ["the run of seed 1 has diverged"]
+
+
 @pytest.mark.parametrize(
     "damage", [lambda text: text[: len(text) // 2], lambda text: text.replace("1", "2"), lambda _: ""]
 )
@@ -374,6 +508,7 @@ class TestAnExam:
         folder = StudyFolder.open(tmp_path, SMALL, None)
         times = [{"update": u, "steps": u * 96, "gradient_updates": u} for u in (15, UPDATES)]
         folder.write(self.BATCH, TRAINING, [{"seed": s, **at} for at in times for s in self.BATCH.seeds], {})
+        folder.run(self.BATCH).mkdir(parents=True)
         monkeypatch.setattr(pieces, "load_students", lambda run, update, config: update)
         monkeypatch.setattr(pieces, "saved_updates", lambda run, seeds: [15, UPDATES])
         return ExamPiece(folder, SMALL.variants["dr"], self.BATCH, Marks())
@@ -383,10 +518,11 @@ class TestAnExam:
         rows = piece.folder.read(self.BATCH, "marks")
         assert [(row["seed"], row["update"], row["mark"]) for row in rows] == [(4, UPDATES, 10), (5, UPDATES, 11)]
 
-    def test_is_refused_where_only_earlier_students_were_kept(
-        self, piece: ExamPiece, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize("kept", [[], [15], [UPDATES]])
+    def test_is_refused_where_not_all_students_were_kept(
+        self, piece: ExamPiece, monkeypatch: pytest.MonkeyPatch, kept: list[int]
     ) -> None:
-        monkeypatch.setattr(pieces, "saved_updates", lambda run, seeds: [15])
+        monkeypatch.setattr(pieces, "saved_updates", lambda run, seeds: kept)
         with pytest.raises(RunFolderError, match="does not hold the students of dr"):
             piece.do(progress=False)
 

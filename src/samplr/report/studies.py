@@ -75,7 +75,7 @@ def read_findings(path: Path, fits: Callable[..., bool]) -> Findings:
     data = folder.load()
     report = study.report(data) if any(data.rows.values()) else None
     titles = {variant: about.title for variant, about in data.variants.items()}
-    worked = _worked(titles, {variant: folder.work_done(variant) for variant in titles}, folder.steps)
+    worked = _worked(titles, {variant: folder.work_done(variant) for variant in titles}, folder.steps, data.diverged)
     drawn = [file for stem in CAPTIONS if (file := path / "figures" / f"{stem}.png").is_file()]
     figures = [(CAPTIONS[file.stem], data_uri("image/png", file.read_bytes())) for file in drawn]
     return Findings(
@@ -89,7 +89,12 @@ def read_findings(path: Path, fits: Callable[..., bool]) -> Findings:
     )
 
 
-def _worked(titles: Mapping[str, str], done: Mapping[str, Sequence[WorkDone]], steps: int) -> Cells:
+def _worked(
+    titles: Mapping[str, str],
+    done: Mapping[str, Sequence[WorkDone]],
+    steps: int,
+    diverged: Mapping[str, Sequence[int]],
+) -> Cells:
     """What the numbers rest on: how many seeds of each variant, on which device, and how long that took."""
 
     def seconds(of: Sequence[WorkDone], training: bool) -> str:
@@ -97,12 +102,14 @@ def _worked(titles: Mapping[str, str], done: Mapping[str, Sequence[WorkDone]], s
 
     return Cells(
         title=f"What was trained: {steps:,} steps each",
-        caption="side by side with other programs where several shared a device",
+        caption="side by side with other programs where several shared a device"
+        + ("; seeds that diverged are left out of all other numbers" if diverged else ""),
         header=["", "seeds", "device", "training, s", "exams, s"],
         rows=[
             [
                 titles[variant],
-                f"{sum(work.seeds for work in of if work.is_training)}",
+                f"{sum(work.seeds for work in of if work.is_training)}"
+                + (f", {len(diverged[variant])} of them diverged" if variant in diverged else ""),
                 ", ".join(sorted({work.device for work in of})),
                 seconds(of, True),
                 seconds(of, False),

@@ -9,12 +9,12 @@ from typing import Any, Literal
 
 from rich.console import Console
 
-from samplr.errors import SamplrError, SamplrWarning, UnknownNameError
+from samplr.errors import BusyError, GroundingWarning, SamplrError, SamplrWarning, UnknownNameError
 from samplr.reproduce.folder import TRAINING, StudyFolder
 from samplr.reproduce.pieces import ExamPiece, Piece, TrainingPiece, device, program_of, time_training
 from samplr.reproduce.records import write_json
 from samplr.reproduce.studies import Report, Study, Variant, with_settings
-from samplr.store.files import explained, replacing
+from samplr.store.files import alone_in, explained, replacing
 from samplr.store.metrics import as_json
 from samplr.training import Training
 
@@ -96,15 +96,35 @@ def _work(folder: StudyFolder, pieces: Sequence[Piece], *, progress: bool) -> No
     known = [seconds for seconds in per_piece if seconds is not None]
     more = ", and what was never measured here" if len(known) < len(pieces) else ""
     console.print(f"All of it: {_duration(sum(known))}{more}. Stop at any time; the same command goes on from there.")
-    for piece in pieces:
-        # What training warns of are a study's findings, which its report tells: no need to repeat them for each piece.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SamplrWarning)
-            if isinstance(piece, TrainingPiece):
-                piece.do(progress=progress, program=program)
-            else:
-                piece.do(progress=progress)
-        program = None  # it was the first piece's
+    # What another command is busy with comes last: perhaps it is done by then.
+    programs = [program, *[None] * (len(pieces) - 1)]
+    busy = [piece for piece, own in zip(pieces, programs, strict=True) if not _was_free(folder, piece, own, progress)]
+    for piece in busy:
+        _do(folder, piece, None, progress)
+
+
+def _was_free(folder: StudyFolder, piece: Piece, program: Training | None, progress: bool) -> bool:
+    """Do a piece, unless another command is at work on it."""
+    if isinstance(piece, ExamPiece) and not folder.is_done(piece.batch, TRAINING):
+        return False
+    try:
+        _do(folder, piece, program, progress)
+    except BusyError:
+        return False
+    return True
+
+
+def _do(folder: StudyFolder, piece: Piece, program: Training | None, progress: bool) -> None:
+    """Do a piece that nobody has done since it was found missing."""
+    if folder.is_done(piece.batch, piece.name):
+        return
+    # That hidden things are shifted is what a study is about: no need to warn of it for each piece.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", GroundingWarning)
+        if isinstance(piece, TrainingPiece):
+            piece.do(progress=progress, program=program)
+        else:
+            piece.do(progress=progress)
 
 
 def _expected_seconds(
@@ -151,14 +171,23 @@ def _duration(seconds: float | None) -> str:
 
 def _report(folder: StudyFolder) -> Report:
     """Write the report of all the numbers there are."""
-    data = folder.load()
-    if not any(data.rows.values()):
+    if not folder.is_begun:
         raise SamplrError(f"'{folder.root}' holds no numbers yet: train and evaluate first")
-    report = folder.study.report(data)
-    report = dataclasses.replace(report, results=as_json(report.results))
-    write_json(folder.root / "results.json", report.results)
-    (folder.root / "figures").mkdir(exist_ok=True)
-    for name, figure in report.figures.items():
-        with replacing(folder.root / "figures" / f"{name}.png") as stream:
-            figure.savefig(stream, format="png", dpi=160)
+    # From reading on, so that whoever writes last knows the most.
+    with alone_in(folder.root):
+        data = folder.load()
+        if not any(data.rows.values()):
+            raise SamplrError(f"'{folder.root}' holds no numbers yet: train and evaluate first")
+        report = folder.study.report(data)
+        if data.diverged:
+            report.results["diverged"] = data.diverged
+        report = dataclasses.replace(report, results=as_json(report.results))
+        write_json(folder.root / "results.json", report.results)
+        (folder.root / "figures").mkdir(exist_ok=True)
+        for name, figure in report.figures.items():
+            with replacing(folder.root / "figures" / f"{name}.png") as stream:
+                figure.savefig(stream, format="png", dpi=160)
+    for name, seeds in data.diverged.items():
+        told = ", ".join(map(str, seeds))
+        warnings.warn(f"{name} has diverged with seed {told}: its numbers leave that out", SamplrWarning, stacklevel=2)
     return report

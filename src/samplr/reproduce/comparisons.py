@@ -10,11 +10,8 @@ from rich.table import Table
 
 from samplr.evaluation import Estimate
 from samplr.reproduce.records import Row, scores
+from samplr.reproduce.studies import Basis
 from samplr.statistics import SIGNIFICANCE, Alternative, Comparison, welch
-
-Basis = Literal["steps", "gradient updates"]
-BASES: tuple[Basis, ...] = ("steps", "gradient updates")
-"""All methods are compared after as many steps, and when they have learned from as many rollouts."""
 
 Scores = Mapping[int, float]
 

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from samplr.report import COLOURS, GREY
+from samplr.reproduce.learned import ice_of, on_trained_levels
 from samplr.reproduce.records import Row, at_the_end, curve, pick, scores
 from samplr.reproduce.studies import Data
 
@@ -185,28 +186,6 @@ def _draw_by_score(axis: Axes, data: Data, rows: Sequence[Row], figure: str, lab
     axis.set_xlabel(label)
     axis.grid(axis="x", alpha=0.3)
     axis.spines[["top", "right"]].set_visible(False)
-
-
-def on_trained_levels(row: Row, figure: str) -> float | None:
-    """A figure of the episodes that a student was trained on: replayed levels, or all of them under DR."""
-    replayed = row.get(f"replay/{figure}")
-    value: float | None = row.get(f"new/{figure}") if replayed is None and "replay" not in _phases(row) else replayed
-    return value
-
-
-def _phases(row: Row) -> set[str]:
-    """The phases a row knows something of."""
-    return {name.split("/")[0] for name, value in row.items() if value is not None and "/" in name}
-
-
-def ice_of(row: Row) -> float | None:
-    """The share of visited tiles with ice, in the episodes that a student was trained on.
-
-    Of all tiles together: an episode on much ice is short, and there are many of them. Averaged over episodes, they
-    would count for more than the road that was driven on them.
-    """
-    icy, visited = (on_trained_levels(row, name) for name in ("visited_icy", "visited"))
-    return None if icy is None or not visited else icy / visited
 
 
 def _mark_ground_truth(axis: Axes, data: Data) -> None:

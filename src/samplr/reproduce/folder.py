@@ -20,9 +20,10 @@ from typing import Any
 
 from samplr.config import Config, from_json, to_json
 from samplr.errors import RunFolderError
-from samplr.reproduce.records import Row, as_csv, read_csv, read_json, write_json
+from samplr.reproduce.learned import with_learned
+from samplr.reproduce.records import Row, as_csv, by_variant, is_finite, read_csv, read_json, write_json
 from samplr.reproduce.studies import OWN_SETTINGS, Data, Study, Variant
-from samplr.store.files import is_temporary, write_atomically
+from samplr.store.files import alone_in, is_temporary, write_atomically
 from samplr.store.record import first_difference
 
 TRAINING = "training"
@@ -78,16 +79,7 @@ class StudyFolder:
             if others:
                 raise RunFolderError(f"'{root}' holds files but no study: choose another --out")
             return cls(root, study, steps or study.steps)
-        known = read_json(file)
-        if known.get("study") != study.name:
-            raise RunFolderError(
-                f"'{root}' holds the study {known.get('study')}, not {study.name}: choose another --out"
-            )
-        if steps not in (None, known["steps"]):
-            raise RunFolderError(
-                f"the runs in '{root}' have {known['steps']:,} steps each, not {steps:,}: choose another --out"
-            )
-        return cls(root, study, known["steps"])
+        return cls(root, study, _known_steps(file, study, steps))
 
     @property
     def is_begun(self) -> bool:
@@ -101,7 +93,12 @@ class StudyFolder:
             file = self.root / "data" / name / "variant.json"
             if file.exists():
                 self._refuse_other(name, read_json(file)["config"], config)
-        write_json(self.root / "study.json", {"study": self.study.name, "steps": self.steps})
+        self.root.mkdir(parents=True, exist_ok=True)
+        with alone_in(self.root):
+            if self.is_begun:  # perhaps since it was opened, by another command
+                _known_steps(self.root / "study.json", self.study, self.steps)
+            else:
+                write_json(self.root / "study.json", {"study": self.study.name, "steps": self.steps})
         for name, variant in variants.items():
             about = {**dataclasses.asdict(variant), "config": configs[name]}
             write_json(self.root / "data" / name / "variant.json", about)
@@ -192,27 +189,53 @@ class StudyFolder:
 
     def load(self) -> Data:
         """All the numbers there are."""
-        variants, rows = {}, {}
+        variants = {}
         # In the study's own order, others after their likes.
         order = list(self.study.variants)
         for file in sorted((self.root / "data").glob("*/variant.json")):
             about = read_json(file)
             variants[file.parent.name] = Variant(**{k: about[k] for k in ("method", "title", "changes", "base")})
         in_order = sorted(variants, key=lambda name: (bool(variants[name].base), _place(order, name, variants[name])))
-        for name in (TRAINING, *(exam.name for exam in self.study.exams)):
-            rows[name] = [
+        told: dict[str, list[Row]] = {
+            name: [
                 {"variant": variant, **row}
                 for variant in in_order
                 for batch in self.batches(variant)
                 if self.is_done(batch, name)
-                for row in self.read(batch, name)
+                for row in self._told(batch, name, variants[variant])
             ]
-        return Data({name: variants[name] for name in in_order}, rows)
+            for name in (TRAINING, *(exam.name for exam in self.study.exams))
+        }
+        rows = {name: [row for row in of if is_finite(row)] for name, of in told.items()}
+        return Data({name: variants[name] for name in in_order}, rows, _diverged(told))
+
+    def _told(self, batch: Batch, name: str, variant: Variant) -> Sequence[Row]:
+        """The numbers of a piece of work, and with those of training what was learned from."""
+        rows = self.read(batch, name)
+        return with_learned(rows, self.config(variant)) if name == TRAINING else rows
+
+
+def _known_steps(file: Path, study: Study, steps: int | None) -> int:
+    """The steps of the runs in a folder, or an error if it holds another study, or runs of another length."""
+    root, known = file.parent, read_json(file)
+    if known.get("study") != study.name:
+        raise RunFolderError(f"'{root}' holds the study {known.get('study')}, not {study.name}: choose another --out")
+    if steps not in (None, known["steps"]):
+        raise RunFolderError(
+            f"the runs in '{root}' have {known['steps']:,} steps each, not {steps:,}: choose another --out"
+        )
+    return int(known["steps"])
 
 
 def digest(text: str) -> str:
     """The SHA-256 of a table, however its lines end."""
     return hashlib.sha256(text.replace("\r\n", "\n").encode()).hexdigest()
+
+
+def _diverged(told: Mapping[str, Iterable[Row]]) -> dict[str, list[int]]:
+    """By variant, the seeds with numbers that are not finite."""
+    lost = [row for of in told.values() for row in of if not is_finite(row)]
+    return {name: sorted({row["seed"] for row in of}) for name, of in by_variant(lost).items()}
 
 
 def _place(order: list[str], name: str, variant: Variant) -> tuple[int, str]:

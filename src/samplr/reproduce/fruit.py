@@ -7,11 +7,11 @@ from rich import box
 from rich.table import Table
 
 from samplr.reproduce import figures
-from samplr.reproduce.comparisons import BASES, Claim, cell, claims_tables, estimate, in_percent, tested
+from samplr.reproduce.comparisons import Claim, cell, claims_tables, estimate, in_percent, tested
 from samplr.reproduce.exams import SuiteExam
 from samplr.reproduce.folder import TRAINING
-from samplr.reproduce.records import Row, at_equal_updates, at_the_end, scores
-from samplr.reproduce.studies import Data, Report, Study, Variant, groups
+from samplr.reproduce.records import Row, scores
+from samplr.reproduce.studies import BASES, Basis, Data, Report, Study, Variant, compared_at, groups
 
 QS = (0.7, 0.5, 0.3)
 """How likely the apple is right: the paper's, and its further two."""
@@ -40,7 +40,7 @@ def report(data: Data) -> Report:
     test = data.of("ground_truth")
     results: dict[str, Any] = {"table": {}, "claims": []}
     for basis in BASES:
-        chosen = at_the_end(test) if basis == "steps" else _at_equal_updates_by_q(data, test)
+        chosen = _compared_by_q(basis, data, test)
         for setting, variants in groups(data, chosen).items():
             results["claims"] += [{**found, "setting": setting} for found in tested(claims(), variants, basis)]
         results["table"][basis] = _table(data, chosen)
@@ -58,12 +58,12 @@ def _of_q(data: Data, q: float) -> list[str]:
     return [name for name, variant in data.variants.items() if variant.changes.get("env.q") == q]
 
 
-def _at_equal_updates_by_q(data: Data, rows: Sequence[Row]) -> list[Row]:
+def _compared_by_q(basis: Basis, data: Data, rows: Sequence[Row]) -> list[Row]:
     """Only methods at the same q are compared."""
     return [
         row
         for q in sorted({variant.changes.get("env.q", QS[0]) for variant in data.variants.values()}, reverse=True)
-        for row in at_equal_updates([row for row in rows if row["variant"] in _of_q(data, q)])
+        for row in compared_at(basis, data, [row for row in rows if row["variant"] in _of_q(data, q)])
     ]
 
 

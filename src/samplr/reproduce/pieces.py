@@ -10,7 +10,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from samplr.config import Config
 from samplr.errors import RunFolderError
@@ -20,7 +19,7 @@ from samplr.reproduce.records import Row
 from samplr.reproduce.students import load_students, save_students, saved_updates
 from samplr.reproduce.studies import LINES_PER_SNAPSHOT, Exam, Variant
 from samplr.run import train, training_of
-from samplr.store import read_metrics
+from samplr.store import held, read_metrics
 from samplr.student.networks import ActorCritic
 from samplr.training import Training, TrainState, build_teacher
 
@@ -57,9 +56,8 @@ class TrainingPiece:
         config, seeds, out = self.config, self.batch.seeds, self.folder.run(self.batch)
 
         def keep(row: Mapping[str, Any], networks: ActorCritic) -> None:
-            update = row["update"]
-            if update == config.updates or update % (LINES_PER_SNAPSHOT * config.log_every) == 0:
-                save_students(out, update, networks, seeds)
+            if is_snapshot(config, row["update"]):
+                save_students(out, row["update"], networks, seeds)
 
         run = train(config, out, resume=True, progress=progress, watch=keep, program=program)
         rows = list(_rows_by_seed(run.metrics, seeds, self.folder.study.training_figures))
@@ -109,7 +107,7 @@ class ExamPiece:
         times = {row["update"]: row for row in self.folder.read(self.batch, TRAINING)}
         updates = self._updates(config, times, saved_updates(run, seeds))
         began, rows = time.monotonic(), []
-        with progress_bar("parts", shown=progress) as bar:
+        with held(run), progress_bar("parts", shown=progress) as bar:
             total = len(updates) * self.exam.parts(config)
             task = bar.add_task(f"{self.batch.variant} × {len(seeds)}: {self.name}", total=total, note="")
             examine = self.exam.prepare(config, run)
@@ -122,7 +120,7 @@ class ExamPiece:
 
     def _updates(self, config: Config, times: Mapping[int, Row], kept: Sequence[int]) -> list[int]:
         """Which students take the exam."""
-        if not kept or kept[-1] != max(times):
+        if set(kept) != {update for update in times if is_snapshot(config, update)}:
             raise RunFolderError(
                 f"'{self.folder.run(self.batch)}' does not hold the students of {self.batch.variant}: "
                 "bring that folder back, or train other seeds with --first-seed"
@@ -139,12 +137,15 @@ class ExamPiece:
 Piece = TrainingPiece | ExamPiece
 
 
+def is_snapshot(config: Config, update: int) -> bool:
+    """Whether students are kept as they are after an update."""
+    return update == config.updates or update % (LINES_PER_SNAPSHOT * config.log_every) == 0
+
+
 def fewest_gradient_updates(config: Config) -> int:
     """How many rollouts PLR⊥ would learn from in as many steps: all methods are compared there as well."""
-    robust = dataclasses.replace(config, teacher="robust_plr")
-    teacher = build_teacher(robust)
-    learns = np.array([phase.learn for phase in teacher.phases])
-    return int(learns[np.asarray(jax.vmap(teacher.schedule)(jnp.arange(config.updates)))].sum())
+    robust = build_teacher(dataclasses.replace(config, teacher="robust_plr"))
+    return int(robust.learns(config.updates).sum())
 
 
 def _learns_least(config: Config) -> bool:

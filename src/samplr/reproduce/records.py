@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -58,6 +59,11 @@ def _value(word: str) -> Any:
         except ValueError:
             continue
     return word or None
+
+
+def is_finite(row: Row) -> bool:
+    """Whether all of its numbers are; those of a student that has diverged are not."""
+    return all(math.isfinite(value) for value in row.values() if isinstance(value, float))
 
 
 def pick(rows: Iterable[Row], **wanted: Any) -> list[Row]:

@@ -13,7 +13,7 @@ from rich import box
 from rich.table import Table
 
 from samplr.reproduce import controlled, figures
-from samplr.reproduce.comparisons import BASES, Claim, cell, claims_tables, estimate, in_percent, tested
+from samplr.reproduce.comparisons import Claim, cell, claims_tables, estimate, in_percent, tested
 from samplr.reproduce.controlled import (
     FIXED,
     OF_SAMPLR_ALONE,
@@ -31,8 +31,8 @@ from samplr.reproduce.controlled import (
 from samplr.reproduce.curricula import CurriculumExam
 from samplr.reproduce.exams import SuiteExam
 from samplr.reproduce.folder import TRAINING
-from samplr.reproduce.records import Row, at_equal_updates, at_the_end, scores
-from samplr.reproduce.studies import Data, Report, Study, Variant, groups
+from samplr.reproduce.records import Row, at_the_end, scores
+from samplr.reproduce.studies import BASES, Data, Report, Study, Variant, compared_at, groups
 from samplr.reproduce.table1 import GROUND_TRUTH, TABLE1, ice_seen
 from samplr.reproduce.table1 import claims as claims_of_paper
 
@@ -113,7 +113,7 @@ def report(data: Data) -> Report:
     played = [_by_condition(row) for row in (*data.of("ground_truth"), *data.of("fixed_rates"))]
     results: dict[str, Any] = {"table": {}, "claims": []}
     for basis in BASES:
-        rows = at_the_end(played) if basis == "steps" else at_equal_updates(played)
+        rows = compared_at(basis, data, played)
         rows = [*rows, *_ice(data, rows)]
         for setting, of in groups(data, rows).items():
             results["claims"] += [{**found, "setting": setting} for found in tested(claims(), of, basis)]

@@ -10,11 +10,15 @@ from rich.table import Table
 
 from samplr.config import Config, default_config
 from samplr.errors import SamplrError
-from samplr.reproduce.records import Row
+from samplr.reproduce.records import Row, at_equal_updates, at_the_end
 from samplr.student.networks import ActorCritic
 
 LINES_PER_SNAPSHOT = 5
 """Lines of metrics between two snapshots of the students."""
+
+Basis = Literal["steps", "gradient updates"]
+BASES: tuple[Basis, ...] = ("steps", "gradient updates")
+"""All methods are compared after as many steps, and when they have learned from as many rollouts."""
 
 OWN_SETTINGS = ("seeds", "first_seed", "steps", "gradient_updates", "log_every")
 """What the study itself sets."""
@@ -60,15 +64,22 @@ class Data:
 
     variants: Mapping[str, Variant]
     rows: Mapping[str, Sequence[Row]]
+    diverged: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """By variant, the seeds with numbers that are not finite, which are not among the rows."""
 
     def of(self, name: str) -> Sequence[Row]:
         """The rows of an exam, or of the `training`; none if there are none yet."""
         return self.rows.get(name, ())
 
+    def setting(self, name: str) -> str:
+        """What `--set` was for a variant: the rest of its name; nothing for the study's own."""
+        base = self.variants[name].base
+        return name.removeprefix(base).removeprefix("-") if base else ""
+
     def only(self, names: Collection[str]) -> "Data":
         """Some of the study's variants, with whatever settings of the user's; the rows are all there."""
         kept = {name: variant for name, variant in self.variants.items() if (variant.base or name) in names}
-        return Data(kept, self.rows)
+        return Data(kept, self.rows, self.diverged)
 
 
 @dataclass(frozen=True)
@@ -138,7 +149,18 @@ def groups(data: Data, rows: Iterable[Row]) -> dict[str, dict[str, list[Row]]]:
     found: dict[str, dict[str, list[Row]]] = {}
     for row in rows:
         name = row["variant"]
-        variant = data.variants[name]
-        setting = name.removeprefix(variant.base).removeprefix("-") if variant.base else ""
-        found.setdefault(setting, {}).setdefault(variant.base or name, []).append(row)
+        own = data.variants[name].base or name
+        found.setdefault(data.setting(name), {}).setdefault(own, []).append(row)
     return found
+
+
+def compared_at(basis: Basis, data: Data, rows: Sequence[Row]) -> list[Row]:
+    """The rows that variants are compared by, within each of the user's settings: at equal updates, all are judged when
+    they had learned as often as the slowest among them in the end, and settings may change how often that is.
+    """
+    if basis == "steps":
+        return at_the_end(rows)
+    by_setting: dict[str, list[Row]] = {}
+    for row in rows:
+        by_setting.setdefault(data.setting(row["variant"]), []).append(row)
+    return [row for of in by_setting.values() for row in at_equal_updates(of)]

@@ -8,12 +8,13 @@ from rich import box
 from rich.table import Table
 
 from samplr.reproduce import figures
-from samplr.reproduce.comparisons import BASES, Basis, Claim, cell, claims_tables, estimate, in_percent, outcome_of
+from samplr.reproduce.comparisons import Claim, cell, claims_tables, estimate, in_percent, outcome_of
 from samplr.reproduce.curricula import CurriculumExam
 from samplr.reproduce.exams import SuiteExam
 from samplr.reproduce.folder import TRAINING
-from samplr.reproduce.records import Row, at_equal_updates, at_the_end, pick, score_matrix, scores
-from samplr.reproduce.studies import Data, Report, Study, Variant, groups
+from samplr.reproduce.learned import ice_of
+from samplr.reproduce.records import Row, at_equal_updates, at_the_end, by_variant, pick, score_matrix, scores
+from samplr.reproduce.studies import BASES, Basis, Data, Report, Study, Variant, compared_at, groups
 from samplr.statistics import cvar, interquartile_mean_interval, probability_of_improvement_interval
 
 GROUND_TRUTH = "Beta(1,15)"
@@ -90,8 +91,7 @@ def report(data: Data) -> Report:
     f1, on_tracks = data.of("f1"), data.of("ground_truth")
     results: dict[str, Any] = {"table": {}, "claims": []}
     for basis in BASES:
-        choose = at_the_end if basis == "steps" else at_equal_updates
-        by_setting, tracks = groups(data, choose(f1)), groups(data, choose(on_tracks))
+        by_setting, tracks = (groups(data, compared_at(basis, data, rows)) for rows in (f1, on_tracks))
         table: dict[str, Any] = {}
         for setting, variants in by_setting.items():
             until = {name: max(row["update"] for row in rows) for name, rows in variants.items()}
@@ -100,7 +100,7 @@ def report(data: Data) -> Report:
             for name, rows in variants.items():
                 table[rows[0]["variant"]] = _column(rows, tracks.get(setting, {}).get(name, []), ice.get(name, {}))
         results["table"][basis] = table
-        results["claims"] += past_the_paper(data, choose(f1), basis)
+        results["claims"] += past_the_paper(data, f1, basis)
     # Ours present so much more ice that in one figure with them the paper's methods could not be told apart.
     of_paper, of_ours = data.only(set(TABLE1.variants) - set(OURS)), data.only(set(OURS))
     figures_drawn = {
@@ -118,7 +118,7 @@ def report(data: Data) -> Report:
 
 def ice_seen(rows: Sequence[Row], until: int) -> dict[int, float]:
     """The share of visited tiles that were icy, averaged over the levels that each run was trained on."""
-    return scores([{"seed": row["seed"], "ice": figures.ice_of(row)} for row in rows if row["update"] <= until], "ice")
+    return scores([{"seed": row["seed"], "ice": ice_of(row)} for row in rows if row["update"] <= until], "ice")
 
 
 def _training(data: Data, setting: str) -> dict[str, list[Row]]:
@@ -148,10 +148,10 @@ def _tested(
 
 def past_the_paper(data: Data, rows: Sequence[Row], basis: Basis) -> list[dict[str, Any]]:
     """Every variant of ours that is grounded by fictitious transitions, against the paper's SAMPLR."""
-    paper, found = [row for row in rows if row["variant"] == "samplr"], []
+    choose, found = at_the_end if basis == "steps" else at_equal_updates, []
     for name, variant in data.variants.items():
-        ours = [row for row in rows if row["variant"] == name]
-        if variant.method != "samplr" or name == "samplr" or not ours or not paper:
+        both = by_variant(choose([row for row in rows if row["variant"] in (name, "samplr")]))
+        if variant.method != "samplr" or name == "samplr" or len(both) < 2:
             continue
         for condition in PAST_THE_PAPER:
             under_ground_truth = condition == GROUND_TRUTH
@@ -163,7 +163,7 @@ def past_the_paper(data: Data, rows: Sequence[Row], basis: Basis) -> list[dict[s
                 "less" if under_ground_truth else "greater",
                 refuted_if_shown=under_ground_truth,
             )
-            a, b = (scores(pick(of, ice=condition), "return") for of in (ours, paper))
+            a, b = (scores(pick(both[of], ice=condition), "return") for of in (name, "samplr"))
             one = outcome_of(claim, a, b, basis)
             if one is not None:
                 found.append({**one, "setting": "past the paper"})

@@ -22,10 +22,10 @@ from samplr.config import Config
 from samplr.envs.icy_road import IcyRoad, solution
 from samplr.envs.icy_road.world import EVALUATED_RATES
 from samplr.reproduce import figures
-from samplr.reproduce.comparisons import BASES, Claim, cell, cell_of_orders, claims_tables, estimate, tested
+from samplr.reproduce.comparisons import Claim, cell, cell_of_orders, claims_tables, estimate, tested
 from samplr.reproduce.folder import TRAINING
-from samplr.reproduce.records import Row, at_equal_updates, at_the_end, scores
-from samplr.reproduce.studies import Data, Examiner, Report, Study, Variant, groups
+from samplr.reproduce.records import Row, scores
+from samplr.reproduce.studies import BASES, Data, Examiner, Report, Study, Variant, compared_at, groups
 from samplr.student.networks import ActorCritic
 
 SCORES = {"": "positive_value_loss", "oracle": "exact_regret", "grounded": "grounded_regret"}
@@ -120,7 +120,7 @@ def report(data: Data) -> Report:
     exact = data.of("exact")
     results: dict[str, Any] = {"table": {}, "claims": []}
     for basis in BASES:
-        chosen = at_the_end(exact) if basis == "steps" else at_equal_updates(exact)
+        chosen = compared_at(basis, data, exact)
         for setting, variants in groups(data, chosen).items():
             results["claims"] += [{**found, "setting": setting} for found in tested(claims(), variants, basis)]
         results["table"][basis] = _table(data, chosen)

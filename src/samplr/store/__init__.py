@@ -15,6 +15,7 @@ logged after the checkpoint a run resumes from is dropped, because the resumed r
 from samplr.store.checkpoints import Arrays as Arrays
 from samplr.store.checkpoints import Checkpoint as Checkpoint
 from samplr.store.folder import RunFolder as RunFolder
+from samplr.store.folder import held as held
 from samplr.store.folder import read_checkpoint as read_checkpoint
 from samplr.store.folder import read_config as read_config
 from samplr.store.folder import read_metrics as read_metrics

@@ -1,6 +1,7 @@
 """Files that are whole or not there, and what to say when the operating system refuses one."""
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -47,6 +48,17 @@ def write_atomically(file: Path, text: str) -> None:
 def write_json(file: Path, value: Any) -> None:
     """Write a value as JSON, atomically."""
     write_atomically(file, json.dumps(value, indent=2) + "\n")
+
+
+@contextlib.contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Wait until no other process is in such a block for this folder. Nothing is left behind in it."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def sync(path: Path) -> None:

@@ -1,13 +1,14 @@
 """The run folder as a whole: who may write to it, what a training loop puts in, and what others read."""
 
+import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import IO, Any, Self
 
-from samplr.errors import RunFolderError
+from samplr.errors import BusyError, RunFolderError
 from samplr.store import checkpoints, files, record
 from samplr.store.checkpoints import Arrays, Checkpoint
 from samplr.store.metrics import Metrics, Row, as_json, read_rows
@@ -224,6 +225,13 @@ def _refuse_unusable(path: Path, *, resume: bool) -> None:
         raise RunFolderError(f"'{path}' holds files but no {record.CONFIG}, so no run to resume: choose another --out")
 
 
+@contextlib.contextmanager
+def held(path: str | Path) -> Iterator[None]:
+    """Keep other processes from writing a run folder meanwhile, or say who does."""
+    with files.explained("write to", path), contextlib.closing(_take_lock(Path(path))):
+        yield
+
+
 def _take_lock(path: Path) -> IO[str]:
     """Lock a run folder; closing the file, or the death of this process, frees it.
 
@@ -236,7 +244,7 @@ def _take_lock(path: Path) -> IO[str]:
         lock.seek(0)
         pid = lock.read().strip() or "unknown"
         lock.close()
-        raise RunFolderError(
+        raise BusyError(
             f"'{path}' is being written by another process (pid {pid}): wait for it, or choose another --out"
         ) from None
     except OSError:
