@@ -19,6 +19,7 @@ import samplr
 from samplr.compiling import jit
 from samplr.config import default_config
 from samplr.envs.icy_road import IcyRoad, solution
+from samplr.reproduce.learned import ice_of
 from samplr.rollout import Rollout
 from samplr.shift import ShiftMonitor
 from samplr.training import Training, TrainState, build_hyperparameters, memory_warning, over_devices
@@ -394,12 +395,22 @@ class TestJudging:
         best = samplr.training._best_return(self.rollout(), jnp.float32(2.0))
         assert best.tolist() == [5.0, 30.0 + 2.0 * 7.0]
 
-    def test_a_level_counts_once_however_many_episodes_it_has(self):
-        ended_twice = dataclasses.replace(
-            self.rollout(), truncated=jnp.array([[True, False], [True, False], [False, True]])
-        )
+    TWICE = jnp.array([[True, False], [True, False], [False, True]])
+
+    def test_a_level_counts_once_for_the_return_however_many_episodes_it_has(self):
+        ended_twice = dataclasses.replace(self.rollout(), truncated=self.TWICE)
         of_returns = samplr.training._episode_metrics(ended_twice)["return"]
         assert (float(of_returns.total), float(of_returns.count)) == ((1 + 5) / 2 + 30, 2)
+
+    def test_of_all_tiles_visited_the_share_with_ice(self):
+        """Twice a tenth of the road, all of it icy, and then a whole dry one."""
+        visited, icy = (jnp.array([[0.1, 0], [0.1, 0], [0, rest]]) for rest in (1.0, 0.0))
+        rollout = dataclasses.replace(
+            self.rollout(), truncated=self.TWICE, metrics={"visited": visited, "visited_icy": icy}
+        )
+        found = samplr.training._episode_metrics(rollout)
+        row = {f"new/{name}": float(found[name].total / found[name].count) for name in ("visited", "visited_icy")}
+        assert ice_of({**row, "learned/new": 1}) == pytest.approx(0.2 / 1.2)
 
     def test_the_scale_of_returns_is_that_of_the_real_ones_and_knows_this_rollout(self):
         training = Training(small(1, student__normalise_returns=True))

@@ -435,10 +435,15 @@ def _best_return(rollout: Rollout, return_scale: Float[Array, ""]) -> Float[Arra
 
 
 def _episode_metrics(rollout: Rollout) -> dict[str, Mean]:
-    """Means over the levels of a rollout on which episodes ended: a level counts once, however many they were.
+    """The mean return over the levels of a rollout on which episodes ended, and the world's own figures over episodes.
 
-    One on which the car never gets away has many short episodes. A mean over episodes would be about it above all.
+    For the return a level counts once: one on which the car never gets away has many short episodes, and a mean over
+    episodes would be about it above all. The world's figures count each time, since they may be parts of a whole: of
+    all tiles visited, those with ice.
     """
     share = rollout.end / jnp.maximum(jnp.sum(rollout.end, axis=0), 1)
-    named: dict[str, Any] = {"return": rollout.episode_return, **rollout.metrics}
-    return {name: Mean.of(values, share) for name, values in named.items()}
+    figures: dict[str, Any] = rollout.metrics
+    return {
+        "return": Mean.of(rollout.episode_return, share),
+        **{name: Mean.of(values, rollout.end) for name, values in figures.items()},
+    }
