@@ -163,7 +163,7 @@ class TestTable1:
             ("robust_plr", "samplr", "Beta(1,15)"),
             ("samplr", "dr", "Beta(1,15)"),
             ("samplr", "naive", "Beta(1,15)"),
-            *[("samplr", other, q) for q in ("q=0.4", "q=0.6") for other in ("dr", "robust_plr", "naive")],
+            *[("samplr", other, q) for q in ("q=0.4", "q=0.6", "q=0.8") for other in ("dr", "robust_plr", "naive")],
             *[("samplr", other, "ice") for other in ("dr", "naive")],
             *[("robust_plr", other, "ice") for other in ("dr", "naive")],
         ]

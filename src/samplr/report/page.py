@@ -243,9 +243,9 @@ def _results(world: World) -> str:
             "<h3>Results</h3>",
             table("Results at the end of training, mean ± standard error over seeds", header, rows, numbers=True),
             '<p class="note">Mean ± standard error over seeds. The figures are of episodes on new levels from the '
-            "ground truth, by the rules of training, over the last tenth of it; for the return a level counts once; “learned "
-            "from” is the mean θ′ of the transitions that the student learned from, over the whole run. <code>samplr "
-            "eval</code> evaluates runs by suites of levels.</p>",
+            "ground truth, by the rules of training, over the last tenth of it; in the return a level counts once; "
+            "“learned from” is the mean θ′ of the transitions that the student learned from, over the whole run. "
+            "<code>samplr eval</code> evaluates runs by suites of levels.</p>",
         ]
     )
 

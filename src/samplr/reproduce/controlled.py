@@ -21,6 +21,9 @@ from samplr.reproduce.studies import Data, Report, Study, Variant, groups
 CONDITIONS = ("ground_truth", "q=0", "q=0.3", "q=0.4", "q=0.6")
 """New random tracks with ice as P̄ has it, and at fixed rates."""
 
+ICY = ("q=0.4", "q=0.6")
+"""Where a driver is tested that was trained on much ice."""
+
 RATES = ("q=0", "q=0.2", "q=0.4", "q=0.6", "q=0.8")
 """Those that figures are drawn by."""
 
@@ -141,7 +144,7 @@ def without_a_shift(changes: Mapping[str, tuple[str, Mapping[str, Any]]]) -> dic
 def claims() -> list[Claim]:
     """What is asked of the changes."""
     found = claims_of_changes(CHANGES, OF_SAMPLR_ALONE, CONDITIONS) + claims_of_ranks(CHANGES, CONDITIONS)
-    return found + claims_of_fixed_teachers(CONDITIONS[0])
+    return found + claims_of_fixed_teachers(CONDITIONS[0], ICY)
 
 
 def claims_of_ranks(changes: Mapping[str, tuple[str, Mapping[str, Any]]], figures: Sequence[str]) -> list[Claim]:
@@ -209,13 +212,14 @@ def untitled(data: Data, words: str) -> Data:
     return Data(plain, data.rows)
 
 
-def claims_of_fixed_teachers(ground_truth: str) -> list[Claim]:
-    """What is asked of teachers without a score, of a figure that students have under P̄."""
+def claims_of_fixed_teachers(ground_truth: str, icy: Sequence[str]) -> list[Claim]:
+    """What is asked of teachers without a score: of a figure that students have under P̄, and of those on ice."""
     found = []
     for evidence in ("", "evidence"):
         for shift in ("fixed", "wide"):
             shifted, grounded = named(shift, evidence), named(f"{shift}_fictitious", evidence)
             found.append(Claim("fictitious transitions undo a shift", ground_truth, grounded, shifted, "greater"))
+            found += [Claim("and make better drivers on ice", rate, grounded, shifted, "greater") for rate in icy]
         dr, grounded = named("dr", evidence), named("dr_fictitious", evidence)
         found.append(Claim("and do no harm without one", ground_truth, grounded, dr, "less", refuted_if_shown=True))
     return found

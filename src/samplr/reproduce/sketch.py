@@ -16,6 +16,7 @@ from samplr.reproduce import controlled, figures
 from samplr.reproduce.comparisons import Claim, cell, claims_tables, estimate, in_percent, tested
 from samplr.reproduce.controlled import (
     FIXED,
+    ICY,
     OF_SAMPLR_ALONE,
     RATES,
     changed,
@@ -60,7 +61,7 @@ CHANGES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 }
 """One change at a time, as in the world with pictures, without kernels. The learning rate here is 3e-4 unchanged."""
 
-CHANGED_AT = (GROUND_TRUTH, "q=0.4", "q=0.6")
+CHANGED_AT = (GROUND_TRUTH, *ICY)
 """Where changes are compared."""
 
 
@@ -105,7 +106,7 @@ def claims() -> list[Claim]:
         for figure in CHANGED_AT
     ]
     found += claims_of_changes(CHANGES, OF_SAMPLR_ALONE, CHANGED_AT) + claims_of_ranks(CHANGES, CHANGED_AT)
-    return found + claims_of_fixed_teachers(GROUND_TRUTH)
+    return found + claims_of_fixed_teachers(GROUND_TRUTH, ICY)
 
 
 def report(data: Data) -> Report:

@@ -61,7 +61,7 @@ def track_and_ice(condition: str) -> Mapping[str, Any]:
 
 
 def claims() -> list[Claim]:
-    """The paper's, as the issue numbers them."""
+    """The paper's, under the letters that the guides give them."""
     found = [Claim("a: PLR⊥ is below SAMPLR under P̄", GROUND_TRUTH, "robust_plr", "samplr", "less")]
     found += [
         Claim(
@@ -70,8 +70,8 @@ def claims() -> list[Claim]:
         for other in ("dr", "naive")
     ]
     found += [
-        Claim("c: SAMPLR is above all at q=.4 and .6", condition, "samplr", other, "greater")
-        for condition in ("q=0.4", "q=0.6")
+        Claim("c: SAMPLR is above all at q=.4, .6 and .8", condition, "samplr", other, "greater")
+        for condition in ("q=0.4", "q=0.6", "q=0.8")
         for other in ("dr", "robust_plr", "naive")
     ]
     found += [
