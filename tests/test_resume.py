@@ -103,9 +103,8 @@ def test_a_second_interrupt_stops_at_once(tmp_path: Path) -> None:
     assert not checkpoints_of(tmp_path / "run")
 
 
-def test_an_interrupt_during_the_last_line_stops_the_caller_and_the_run_is_whole(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        samplr.train(tiny_config(), tmp_path / "run", watch=interrupting(at_update=UPDATES, times=1))
+def test_an_interrupt_after_the_last_update_comes_too_late(tmp_path: Path) -> None:
+    samplr.train(tiny_config(), tmp_path / "run", watch=interrupting(at_update=UPDATES, times=1))
     assert summary(tmp_path / "run")["updates"] == UPDATES
 
 

@@ -41,3 +41,10 @@ def test_only_the_world_can_be_changed_for_a_test() -> None:
 def test_students_must_see_what_they_are_used_to() -> None:
     with pytest.raises(SamplrError, match=r"--set env\.show_evidence: students that were trained without it"):
         changed_world(default_config("black_ice"), {"env.show_evidence": True})
+
+
+@pytest.mark.parametrize("setting", [{"idle_limit": 500}, {"out_of_bounds_reward": -5.0}, {"end_bonus": 100.0}])
+def test_what_evaluation_sets_itself_cannot_be_changed(setting: dict) -> None:
+    ((name, value),) = setting.items()
+    with pytest.raises(SamplrError, match=rf"--set env\.rules\.{name}: evaluation sets this itself"):
+        changed_world(default_config("black_ice"), {"env.alpha": 2.0, f"env.rules.{name}": value})

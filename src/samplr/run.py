@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from rich.progress import Progress
 
 from samplr.config import Config, from_json, to_json
@@ -25,7 +25,7 @@ from samplr.shift import ShiftCounts, none_for_nan
 from samplr.store import Arrays, RunFolder, read_checkpoint, read_config, read_metrics
 from samplr.store.policies import read_policies, write_policies
 from samplr.store.record import CONFIG
-from samplr.student.networks import ActorCritic, Memory
+from samplr.student.networks import ActorCritic, Memory, are_finite
 from samplr.training import Log, Training, TrainState, memory_warning, student_shapes
 from samplr.trees import named_leaves, with_named_leaves
 
@@ -285,8 +285,6 @@ def _train(training: Training, folder: RunFolder | None, bar: Progress, watch: W
     _warn(summary["warnings"], told, GroundingWarning)
     if folder and not folder.finished:
         folder.finish({**summary, "seconds": time.monotonic() - began, "device": jax.devices()[0].device_kind})
-    if asked_to_stop():  # during the last line: this run is done, but whoever called has more to do
-        raise KeyboardInterrupt
     runs = progress.state.runs
     return Run(config, runs.network, rows, summary, runs.beliefs, runs.teacher)
 
@@ -354,19 +352,12 @@ def _summary(training: Training, progress: _Progress, rows: list[dict[str, Any]]
 
 def _diverged(config: Config, networks: ActorCritic) -> list[str]:
     """A line for each run whose student is lost. The others of its batch know nothing of it, and go on."""
-    lost = np.flatnonzero(~np.asarray(_finite(networks)))
+    lost = np.flatnonzero(~np.asarray(are_finite(networks)))
     return [
         f"the run of seed {config.first_seed + place} has diverged, the parameters of its student are not finite: "
         "choose a lower --student.learning-rate"
         for place in lost
     ]
-
-
-@jax.jit
-def _finite(networks: ActorCritic) -> Bool[Array, " runs"]:
-    """Whether all parameters of each student are finite."""
-    leaves = [leaf for leaf in jax.tree.leaves(networks) if jnp.issubdtype(leaf.dtype, jnp.floating)]
-    return jnp.stack([jnp.all(jnp.isfinite(leaf), axis=tuple(range(1, leaf.ndim))) for leaf in leaves]).all(0)
 
 
 def _warn(lines: Sequence[str], told: set[str], kind: type[SamplrWarning] = SamplrWarning) -> None:

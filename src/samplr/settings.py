@@ -38,6 +38,10 @@ def changed_world(config: Config, settings: Mapping[str, Any]) -> Environment:
         if not name.startswith("env."):
             raise SamplrError(f"--set {name}: a test can change the world only, as env.alpha=2")
     env: Environment = with_changes(config, settings).env
+    for name, value in settings.items():
+        alone = with_changes(config, {name: value}).env
+        if alone != config.env and alone.for_evaluation() == config.env.for_evaluation():
+            raise SamplrError(f"--set {name}: evaluation sets this itself, for every student")
     if (env.observation_space, env.action_space) != (config.env.observation_space, config.env.action_space):
         names = " and ".join(settings)
         raise SamplrError(f"--set {names}: students that were trained without it do not see or act in such a way")

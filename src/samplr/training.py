@@ -105,7 +105,7 @@ class Training:
         self.grounding = build_grounding(config)
         # Refuse what cannot be trained now, before anything is written.
         self.beliefs = build_beliefs(config)
-        if self.beliefs is None:
+        if not isinstance(self.beliefs, LearnedBeliefs):
             refuse_sum(self.grounding.posterior(self.env), config.fictitious.samples)
         student_shapes(config)
         self.monitor = ShiftMonitor.of(self.env)

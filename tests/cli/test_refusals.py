@@ -175,8 +175,9 @@ def test_an_ungrounded_environment_is_refused_by_fictitious(tmp_path: Path, worl
     assert not (tmp_path / "run").exists()
 
 
-def test_a_posterior_that_cannot_be_summed_is_refused_before_anything_is_done(tmp_path: Path) -> None:
-    options = ["--method", "samplr", "--fictitious.samples", "exact"]
+@pytest.mark.parametrize("prior", ["known", "estimated"])
+def test_a_posterior_that_cannot_be_summed_is_refused_before_anything_is_done(tmp_path: Path, prior: str) -> None:
+    options = ["--method", "samplr", "--fictitious.samples", "exact", "--fictitious.prior", prior]
     said = command("train", "black_ice_sketch", *options, "--out", tmp_path / "run")
     assert_refused(said, "BetaBernoulli cannot be summed exactly: give a number of samples instead of 'exact'")
     assert not (tmp_path / "run").exists()

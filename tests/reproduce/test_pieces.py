@@ -1,6 +1,7 @@
 """Studies in pieces: stopped, resumed and added to, and nothing done twice."""
 
 import dataclasses
+import functools
 import math
 import shutil
 import threading
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import equinox as eqx
 import jax
 import numpy as np
 import pytest
@@ -36,6 +38,7 @@ from samplr.settings import parse_settings
 from samplr.statistics import cvar
 from samplr.store import held
 from samplr.store.files import alone_in
+from samplr.student.networks import ActorCritic
 from samplr.training import TrainState
 from tiny import UPDATES, sharing_programs
 
@@ -65,11 +68,12 @@ def study(finished: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The pieces that are done while a test runs; none of them is really done."""
+    """The pieces that are done while a test runs, and in place of each a few numbers."""
     found: list[str] = []
 
     def note(self: TrainingPiece | ExamPiece, **_: object) -> None:
         found.append(f"{self.batch.variant} {self.batch.name} {self.name}")
+        self.folder.write(self.batch, self.name, [{"seed": s, "update": UPDATES} for s in self.batch.seeds], {})
 
     monkeypatch.setattr(TrainingPiece, "do", note)
     monkeypatch.setattr(ExamPiece, "do", note)
@@ -260,13 +264,36 @@ class TestTwoCommandsAtOnce:
         reproduce(SMALL, study, progress=False)
         assert done == ["dr ground_truth was busy", "dr fixed_rates"]
 
-    def test_who_is_busy_to_the_end_is_told(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: list) -> None:
+    def test_what_it_is_busy_with_to_the_end_is_told_and_all_else_is_done(
+        self, study: Path, monkeypatch: pytest.MonkeyPatch, done: list[str]
+    ) -> None:
+        shutil.rmtree(study / "data" / "dr" / "seeds-0-1")
+        (study / "data" / "samplr" / "seeds-0-1" / "fixed_rates.csv").unlink()
+        (study / "results.json").unlink()
+
         def busy(self: TrainingPiece, **_: object) -> None:
             raise BusyError("another process is at work")
 
         monkeypatch.setattr(TrainingPiece, "do", busy)
-        with pytest.raises(BusyError):
-            reproduce(SMALL, tmp_path / "out", progress=False)
+        left = "dr seeds-0-1: training, dr seeds-0-1: ground_truth, dr seeds-0-1: fixed_rates"
+        with pytest.warns(SamplrWarning, match=f"another command is at work on {left}: run this one again"):
+            reproduce(SMALL, study, progress=False)
+        assert done == ["samplr seeds-0-1 fixed_rates"]
+        assert (study / "results.json").exists()
+
+    def test_seeds_that_the_other_begins_in_another_batch_are_not_trained_twice(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: list[str]
+    ) -> None:
+        folder = StudyFolder.open(tmp_path / "out", SMALL, None)
+
+        def train(self: TrainingPiece, **_: object) -> None:
+            folder.run(Batch("samplr", range(1))).mkdir(parents=True, exist_ok=True)  # as of `--seeds 1`
+            done.append(f"{self.batch.variant} {self.batch.name}")
+            self.folder.write(self.batch, self.name, [{"seed": s, "update": UPDATES} for s in self.batch.seeds], {})
+
+        monkeypatch.setattr(TrainingPiece, "do", train)
+        reproduce(SMALL, folder.root, only="train", progress=False)
+        assert done == ["dr seeds-0-1", "samplr seeds-0-0", "samplr seeds-1-1"]
 
     def test_an_exam_keeps_others_from_the_run(self, study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (study / "data" / "dr" / "seeds-0-1" / "fixed_rates.csv").unlink()
@@ -310,17 +337,28 @@ class TestTwoCommandsAtOnce:
         assert order == ["first", "second"]
 
 
-def test_a_seed_that_diverged_is_left_out_and_told(study: Path) -> None:
-    folder, batch = StudyFolder.open(study, SMALL, None), Batch("samplr", range(2))
-    rows = folder.read(batch, "ground_truth")
-    lost = [{**row, "return": math.nan} if row["seed"] == 1 else row for row in rows]
-    folder.write(batch, "ground_truth", lost, {})
+def test_a_seed_that_diverged_is_left_out_and_told(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a student plays on: with parameters that are no numbers it takes some action, too."""
+    (study / "data" / "samplr" / "seeds-0-1" / "ground_truth.csv").unlink()
+    load_students = pieces.load_students
+
+    def second_is_lost_in_the_end(run: Path, update: int, config: Config) -> ActorCritic:
+        networks = load_students(run, update, config)
+        lost = networks.actor.weight.at[1].set(math.nan) if update == UPDATES else networks.actor.weight
+        return eqx.tree_at(lambda networks: networks.actor.weight, networks, lost)
+
+    monkeypatch.setattr(pieces, "load_students", second_is_lost_in_the_end)
+    folder = StudyFolder.open(study, SMALL, None)
+    reproduce_it = functools.partial(reproduce, SMALL, study, progress=False)
     with pytest.warns(SamplrWarning, match="samplr has diverged with seed 1: its numbers leave that out"):
-        report = reproduce(SMALL, study, only="report", progress=False)
+        reproduce_it()
+    with pytest.warns(SamplrWarning, match="samplr has diverged with seed 1: its numbers leave that out"):
+        report = reproduce_it(only="report")
     data = folder.load()
     assert data.diverged == {"samplr": [1]}
-    assert {row["seed"] for row in data.of("ground_truth") if row["variant"] == "samplr"} == {0}
-    assert {row["seed"] for row in data.of("ground_truth") if row["variant"] == "dr"} == {0, 1}
+    for name in ("training", "ground_truth", "fixed_rates"):
+        assert {row["seed"] for row in data.of(name) if row["variant"] == "samplr"} == {0}
+        assert {row["seed"] for row in data.of(name) if row["variant"] == "dr"} == {0, 1}
     assert report.results["diverged"] == read_json(study / "results.json")["diverged"] == {"samplr": [1]}
 
 
@@ -510,6 +548,7 @@ class TestAnExam:
         folder.write(self.BATCH, TRAINING, [{"seed": s, **at} for at in times for s in self.BATCH.seeds], {})
         folder.run(self.BATCH).mkdir(parents=True)
         monkeypatch.setattr(pieces, "load_students", lambda run, update, config: update)
+        monkeypatch.setattr(pieces, "are_finite", lambda students: [True, True])
         monkeypatch.setattr(pieces, "saved_updates", lambda run, seeds: [15, UPDATES])
         return ExamPiece(folder, SMALL.variants["dr"], self.BATCH, Marks())
 

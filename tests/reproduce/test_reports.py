@@ -350,6 +350,9 @@ class TestControlled:
         folder.register({"dr_lineage": CONTROLLED.variants["dr_lineage"]})
         drawn = reproduce(CONTROLLED, tmp_path / "out", only="report", progress=False).figures
         assert set(drawn) == {"gaps"}
+        # Only a figure of all methods would tell it otherwise.
+        titles = [label.get_text() for label in drawn["gaps"].axes[0].get_yticklabels()]
+        assert titles == [controlled.CHANGES[name][0] for name in ("", "lineage")]
 
     def test_where_no_change_was_trained_there_is_no_figure_of_changes(self, tmp_path: Path) -> None:
         fill(tmp_path / "out", CONTROLLED, ["dr_lineage", "naive_lineage", "samplr_lineage", "robust_plr_lineage"])
@@ -364,6 +367,12 @@ class TestSketch:
         root = tmp_path_factory.mktemp("sketch") / "out"
         fill(root, SKETCH, list(SKETCH.variants))
         return reproduce(SKETCH, root, only="report", progress=False)
+
+    def test_what_a_user_makes_a_fixed_teacher_of_has_no_figure_with_the_studys_own(self, tmp_path: Path) -> None:
+        folder = fill(tmp_path / "out", SKETCH, ["samplr_matched"], {"teacher": "fixed", "presents": "fixed_rates"})
+        report = reproduce(SKETCH, folder.root, only="report", progress=False)
+        assert report.figures == {}
+        assert len(report.results["table"]["steps"]) == 1
 
     def test_a_variant_is_one_of_the_papers_or_a_fixed_teacher_told_or_not_or_has_one_change(self) -> None:
         told_or_not = 2 * (len(sketch.PAPERS) + len(controlled.FIXED) - 1)

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -61,7 +61,7 @@ def reproduce(
     with explained("write to", folder.root):
         if only != "report":
             folder.register(chosen)
-            _work(folder, _missing(folder, chosen, wanted, only), progress=progress)
+            _work(folder, lambda: _missing(folder, chosen, wanted, only), progress=progress)
         report = _report(folder)
     if progress:
         Console(stderr=True).print(f"Written: {folder.root}/results.json and {len(report.figures)} figures")
@@ -83,8 +83,9 @@ def _missing(folder: StudyFolder, variants: Mapping[str, Variant], wanted: range
     return pieces
 
 
-def _work(folder: StudyFolder, pieces: Sequence[Piece], *, progress: bool) -> None:
+def _work(folder: StudyFolder, missing: Callable[[], list[Piece]], *, progress: bool) -> None:
     console = Console(stderr=True, quiet=not progress, highlight=False)
+    pieces = missing()
     if not pieces:
         console.print(f"There is nothing to do in {folder.root}.")
         return
@@ -92,39 +93,56 @@ def _work(folder: StudyFolder, pieces: Sequence[Piece], *, progress: bool) -> No
     console.print(f"{len(pieces)} pieces are missing in {folder.root}, on {device()}:")
     for piece, seconds in zip(pieces, per_piece, strict=True):
         begun = f" ({piece.share_done:.0%} done)" if piece.share_done else ""
-        console.print(f"  {piece.batch.variant} {piece.batch.name}: {piece.name}{begun}, {_duration(seconds)}")
+        console.print(f"  {_title(piece)}{begun}, {_duration(seconds)}")
     known = [seconds for seconds in per_piece if seconds is not None]
     more = ", and what was never measured here" if len(known) < len(pieces) else ""
     console.print(f"All of it: {_duration(sum(known))}{more}. Stop at any time; the same command goes on from there.")
-    # What another command is busy with comes last: perhaps it is done by then.
-    programs = [program, *[None] * (len(pieces) - 1)]
-    busy = [piece for piece, own in zip(pieces, programs, strict=True) if not _was_free(folder, piece, own, progress)]
-    for piece in busy:
-        _do(folder, piece, None, progress)
+    busy = _do_all(missing, {_title(pieces[0]): program}, progress=progress)
+    if busy:
+        told = f"another command is at work on {', '.join(busy)}: run this one again when it is done"
+        warnings.warn(told, SamplrWarning, stacklevel=3)
 
 
-def _was_free(folder: StudyFolder, piece: Piece, program: Training | None, progress: bool) -> bool:
-    """Do a piece, unless another command is at work on it."""
-    if isinstance(piece, ExamPiece) and not folder.is_done(piece.batch, TRAINING):
+def _title(piece: Piece) -> str:
+    return f"{piece.batch.variant} {piece.batch.name}: {piece.name}"
+
+
+def _do_all(missing: Callable[[], list[Piece]], programs: dict[str, Training | None], *, progress: bool) -> list[str]:
+    """Do what is missing, piece by piece, and at the end once more what other commands were at work on.
+
+    Before each piece it is asked anew what is missing: others may have done or begun it, perhaps with other seeds.
+
+    **Returns:** what others are still at work on.
+    """
+    busy: list[str] = []
+    for _ in range(2):
+        tried: set[str] = set()
+        busy = []
+        while piece := next((piece for piece in missing() if _title(piece) not in tried), None):
+            title = _title(piece)
+            tried.add(title)
+            if not _do(piece, programs.pop(title, None), progress=progress):
+                busy.append(title)
+        if not busy:
+            break
+    return busy
+
+
+def _do(piece: Piece, program: Training | None, *, progress: bool) -> bool:
+    """Do a piece, and tell whether it is done: not if another command is at work on it."""
+    if isinstance(piece, ExamPiece) and not piece.folder.is_done(piece.batch, TRAINING):
         return False
-    try:
-        _do(folder, piece, program, progress)
-    except BusyError:
-        return False
-    return True
-
-
-def _do(folder: StudyFolder, piece: Piece, program: Training | None, progress: bool) -> None:
-    """Do a piece that nobody has done since it was found missing."""
-    if folder.is_done(piece.batch, piece.name):
-        return
     # That hidden things are shifted is what a study is about: no need to warn of it for each piece.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", GroundingWarning)
-        if isinstance(piece, TrainingPiece):
-            piece.do(progress=progress, program=program)
-        else:
-            piece.do(progress=progress)
+        try:
+            if isinstance(piece, TrainingPiece):
+                piece.do(progress=progress, program=program)
+            else:
+                piece.do(progress=progress)
+        except BusyError:
+            return False
+    return True
 
 
 def _expected_seconds(

@@ -5,7 +5,7 @@ large and known: of a teacher who presents three icy tiles in ten, whatever happ
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -179,14 +179,17 @@ def claims_of_changes(changes: Iterable[str], of_samplr_alone: Iterable[str], fi
 
 
 def gaps_by_change(
-    tested: Iterable[Mapping[str, Any]], changes: Mapping[str, tuple[str, Mapping[str, Any]]]
+    tested: Iterable[Mapping[str, Any]],
+    changes: Mapping[str, tuple[str, Mapping[str, Any]]],
+    drawn: Collection[str],
 ) -> list[dict[str, Any]]:
     """Of tested claims, by how much SAMPLR is above PLR⊥ under each change, and the change in words.
 
-    What a user has set besides is left out: it would be drawn over the study's own. So are the changes that all methods
-    are trained with: they have figures of their own, and runs that fail, whose wide intervals would hide the others.
+    What a user has set besides is left out: it would be drawn over the study's own. So are changes that have a figure
+    of their own among those `drawn`: all methods were trained with them, and some runs failed, whose wide intervals
+    would hide the others.
     """
-    words = {named("samplr", change): text for change, (text, _) in changes.items() if change not in WITH_ALL_METHODS}
+    words = {named("samplr", change): text for change, (text, _) in changes.items() if _of_ranks(change) not in drawn}
     asked = [found for found in tested if found["claim"] == ABOVE and found["a"] in words and not found["setting"]]
     return [{**found, "title": words[found["a"]]} for found in asked]
 
@@ -202,8 +205,13 @@ def ranks(data: Data, rows: Sequence[Row], changes: Mapping[str, tuple[str, Mapp
     for change in WITH_ALL_METHODS:
         of, alone = ({named(method, change) for method in methods} for methods in (WITHOUT_A_SHIFT, METHODS))
         if played & of:
-            drawn[f"ranks_{change}"] = figures.ranks(untitled(data.only(of | alone), changes[change][0]), rows, RATES)
+            drawn[_of_ranks(change)] = figures.ranks(untitled(data.only(of | alone), changes[change][0]), rows, RATES)
     return drawn
+
+
+def _of_ranks(change: str) -> str:
+    """What the figure of all methods under a change is called."""
+    return f"ranks_{change}"
 
 
 def untitled(data: Data, words: str) -> Data:
@@ -236,7 +244,7 @@ def report(data: Data) -> Report:
         if mine:
             results["table"][name] = {condition: estimate(scores(mine, condition)) for condition in CONDITIONS}
     drawn = ranks(data, rows, CHANGES)
-    if gaps := gaps_by_change(results["claims"], {**CHANGES, **OF_SAMPLR_ALONE}):
+    if gaps := gaps_by_change(results["claims"], {**CHANGES, **OF_SAMPLR_ALONE}, drawn):
         drawn["gaps"] = figures.gaps(gaps, CONDITIONS)
     return Report(results, [_rich_table(data, results["table"])], claims_tables(results["claims"], 0), drawn)
 

@@ -206,8 +206,12 @@ class StudyFolder:
             ]
             for name in (TRAINING, *(exam.name for exam in self.study.exams))
         }
-        rows = {name: [row for row in of if is_finite(row)] for name, of in told.items()}
-        return Data({name: variants[name] for name in in_order}, rows, _diverged(told))
+        diverged = _diverged(told)
+        rows = {
+            name: [row for row in of if row["seed"] not in diverged.get(row["variant"], ())]
+            for name, of in told.items()
+        }
+        return Data({name: variants[name] for name in in_order}, rows, diverged)
 
     def _told(self, batch: Batch, name: str, variant: Variant) -> Sequence[Row]:
         """The numbers of a piece of work, and with those of training what was learned from."""

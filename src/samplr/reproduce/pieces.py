@@ -4,12 +4,14 @@ A piece that was stopped is taken up again where it was; a piece that is done is
 """
 
 import dataclasses
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from samplr.config import Config
 from samplr.errors import RunFolderError
@@ -20,7 +22,7 @@ from samplr.reproduce.students import load_students, save_students, saved_update
 from samplr.reproduce.studies import LINES_PER_SNAPSHOT, Exam, Variant
 from samplr.run import train, training_of
 from samplr.store import held, read_metrics
-from samplr.student.networks import ActorCritic
+from samplr.student.networks import ActorCritic, are_finite
 from samplr.training import Training, TrainState, build_teacher
 
 
@@ -113,8 +115,12 @@ class ExamPiece:
             examine = self.exam.prepare(config, run)
             for update in updates:
                 at = {name: times[update][name] for name in ("update", "steps", "gradient_updates")}
-                for row in examine(load_students(run, update, config), lambda: bar.advance(task)):
-                    rows.append({"seed": seeds[row["seed"]], **at, **{k: v for k, v in row.items() if k != "seed"}})
+                students = load_students(run, update, config)
+                sound = np.asarray(are_finite(students))
+                for row in examine(students, lambda: bar.advance(task)):
+                    figures = {name: value for name, value in row.items() if name != "seed"}
+                    told = figures if sound[row["seed"]] else _unknown(figures)
+                    rows.append({"seed": seeds[row["seed"]], **at, **told})
         about = {"device": device(), "seconds": round(time.monotonic() - began, 3), "work": self.work}
         self.folder.write(self.batch, self.name, rows, about)
 
@@ -135,6 +141,11 @@ class ExamPiece:
 
 
 Piece = TrainingPiece | ExamPiece
+
+
+def _unknown(figures: Row) -> Row:
+    """What there is to say of a student that has diverged, for it may play on as if nothing had happened."""
+    return {name: math.nan if isinstance(value, float) else value for name, value in figures.items()}
 
 
 def is_snapshot(config: Config, update: int) -> bool:

@@ -129,7 +129,7 @@ def report(data: Data) -> Report:
     tables = [_rich_table(data, basis, rows) for basis, rows in results["table"].items()]
     drawn = _figures(data, at_the_end(played))
     of_changes = [found for found in results["claims"] if found["basis"] == "steps"]
-    if gaps := gaps_by_change(of_changes, {**CHANGES, **OF_SAMPLR_ALONE}):
+    if gaps := gaps_by_change(of_changes, {**CHANGES, **OF_SAMPLR_ALONE}, drawn):
         drawn["gaps"] = figures.gaps(gaps, CHANGED_AT)
     return Report(results, tables, claims_tables(results["claims"], 0, shares=[ICE]), drawn)
 
@@ -141,18 +141,19 @@ def _figures(data: Data, rows: Sequence[Row]) -> dict[str, Any]:
         """Variants that are told or not, by their names without it: what is drawn says it once."""
         return untitled(data.only({named(name, ending) for name in names}), TOLD_WORDS)
 
-    def by_rate(names: Iterable[str]) -> Any:
-        panels = {"not told the evidence": told("", names), "told the evidence": told("evidence", names)}
-        return figures.returns_by_rate({title: of for title, of in panels.items() if of.variants}, rows, RATES)
+    def panels(names: Iterable[str]) -> dict[str, Data]:
+        both = {"not told the evidence": told("", names), "told the evidence": told("evidence", names)}
+        return {title: of for title, of in both.items() if of.variants}
 
     drawn: dict[str, Any] = {}
     for ending, suffix in {"": "", "evidence": "_told"}.items():
         if (of := told(ending, PAPERS)).variants:
             drawn |= {f"ice_seen{suffix}": figures.ice_seen(of), f"curriculum{suffix}": figures.curriculum(of)}
-    if drawn:
-        drawn["returns_by_ice"] = by_rate(PAPERS)
-    if any("presents" in variant.changes for variant in data.variants.values()):
-        drawn["returns_by_ice_fixed_teachers"] = by_rate(list(FIXED))
+    if of_papers := panels(PAPERS):
+        drawn["returns_by_ice"] = figures.returns_by_rate(of_papers, rows, RATES)
+    of_fixed = panels(FIXED)
+    if any("presents" in variant.changes for of in of_fixed.values() for variant in of.variants.values()):
+        drawn["returns_by_ice_fixed_teachers"] = figures.returns_by_rate(of_fixed, rows, RATES)
     return drawn | ranks(data, rows, CHANGES)
 
 

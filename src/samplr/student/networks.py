@@ -169,6 +169,13 @@ class ActorCritic(eqx.Module):
         return policy_from(self.actor(acting), self.action_space), value
 
 
+@jax.jit
+def are_finite(networks: ActorCritic) -> Bool[Array, " runs"]:
+    """Whether all parameters of each student of a batch are finite: those of one that has diverged are not."""
+    leaves = [leaf for leaf in jax.tree.leaves(networks) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+    return jnp.stack([jnp.all(jnp.isfinite(leaf), axis=tuple(range(1, leaf.ndim))) for leaf in leaves]).all(0)
+
+
 def _gated(gates: Float[Array, " gates"], cell: Float[Array, " size"]) -> Memory:
     """The memory after a step, from the weighted sums that open its gates."""
     enter, keep, news, leave = jnp.split(gates, 4)
