@@ -174,9 +174,9 @@ TESTS = {
     "a: PLR⊥ is below SAMPLR under P̄": ("table1", "robust_plr", "samplr", ["Beta(1,15)"]),
     "b: SAMPLR is not below DR under P̄": ("table1", "samplr", "dr", ["Beta(1,15)"]),
     "b: SAMPLR is not below naive under P̄": ("table1", "samplr", "naive", ["Beta(1,15)"]),
-    "c: SAMPLR is above DR at q = 0.4; 0.6": ("table1", "samplr", "dr", ["q=0.4", "q=0.6"]),
-    "c: above PLR⊥": ("table1", "samplr", "robust_plr", ["q=0.4", "q=0.6"]),
-    "c: above naive": ("table1", "samplr", "naive", ["q=0.4", "q=0.6"]),
+    "c: SAMPLR is above DR at q = 0.4; 0.6; 0.8": ("table1", "samplr", "dr", ["q=0.4", "q=0.6", "q=0.8"]),
+    "c: above PLR⊥": ("table1", "samplr", "robust_plr", ["q=0.4", "q=0.6", "q=0.8"]),
+    "c: above naive": ("table1", "samplr", "naive", ["q=0.4", "q=0.6", "q=0.8"]),
     "d: SAMPLR sees more ice than DR": ("table1", "samplr", "dr", ["ice"]),
     "d: SAMPLR sees more ice than naive": ("table1", "samplr", "naive", ["ice"]),
     "d: PLR⊥ sees less ice than DR": ("table1", "robust_plr", "dr", ["ice"]),
@@ -218,7 +218,7 @@ COLUMNS = {
     "difference, 95 % interval": ("difference", "low", "high"),
     "d": ("effect_size",),
     "p": ("p_value",),
-    "a test that finds 80 % of": ("detectable",),
+    "found with 80 % power": ("detectable",),
 }
 
 OURS = {"q = 0.4": "q=0.4", "q = 0.6": "q=0.6", "under P̄": "Beta(1,15)"}
