@@ -47,8 +47,8 @@ CAPTIONS: Mapping[str, str] = {
     "ice_seen": "The share of visited tiles with ice along training; dashed, P̄.",
     "ice_seen_told": "The same for students that are told the evidence.",
     "curriculum": "What the curricula ended on. Left: how icy their levels are. Right: how often the next tiles are "
-    "icy, by how many were revealed (where 5,000 tiles and more tell); dotted, how often the posterior expects it, and a "
-    "grounded student learns it.",
+    "icy, by how many were revealed (where 5,000 tiles and more tell); dotted, how often the posterior expects it, and "
+    "a grounded student learns it.",
     "curriculum_told": "The same for students that are told the evidence.",
     "curriculum_past_the_paper": "The same for the variants past the paper.",
     "curves_by_steps": "Return along training by steps, on new tracks and on the circuits that settings are chosen by.",
