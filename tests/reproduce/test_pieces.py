@@ -1,84 +1,35 @@
 """Studies in pieces: stopped, resumed and added to, and nothing done twice."""
 
 import dataclasses
-import functools
-import math
 import shutil
-import threading
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
-import equinox as eqx
 import jax
 import numpy as np
 import pytest
 
-from reproduce.small import SMALL, STEPS, count, files
+from reproduce.small import SMALL, STEPS, files
 from samplr.config import Config
-from samplr.errors import (
-    BusyError,
-    GroundingWarning,
-    RunFolderError,
-    SamplrError,
-    SamplrWarning,
-    UnknownNameError,
-)
+from samplr.errors import RunFolderError, SamplrError, UnknownNameError
 from samplr.evaluation import evaluate, suite_named
-from samplr.reproduce import command, pieces, reproduce
+from samplr.reproduce import pieces, reproduce
 from samplr.reproduce.command import _by_experience, _duration
 from samplr.reproduce.folder import TRAINING, Batch, StudyFolder
 from samplr.reproduce.pieces import ExamPiece, TrainingPiece, fewest_gradient_updates
 from samplr.reproduce.records import read_csv, read_json, write_json
 from samplr.reproduce.students import load_students, saved_updates
-from samplr.reproduce.studies import Data, Examiner, Report
+from samplr.reproduce.studies import Examiner
 from samplr.run import load
 from samplr.settings import parse_settings
 from samplr.statistics import cvar
-from samplr.store import held
-from samplr.store.files import alone_in
-from samplr.student.networks import ActorCritic
 from samplr.training import TrainState
-from tiny import UPDATES, sharing_programs
+from tiny import UPDATES
 
 BOTH = ("dr", "samplr")
 
-
-@pytest.fixture(autouse=True)
-def _shared_programs() -> Iterator[None]:
-    with sharing_programs():
-        yield
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a small study that was done in one go, not to be changed."""
-    out = tmp_path_factory.mktemp("study") / "out"
-    with sharing_programs():
-        reproduce(SMALL, out, progress=False)
-    return out
-
-
-@pytest.fixture
-def study(finished: Path, tmp_path: Path) -> Path:
-    """The same, for a test to change."""
-    return Path(shutil.copytree(finished, tmp_path / "study"))
-
-
-@pytest.fixture
-def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The pieces that are done while a test runs, and in place of each a few numbers."""
-    found: list[str] = []
-
-    def note(self: TrainingPiece | ExamPiece, **_: object) -> None:
-        found.append(f"{self.batch.variant} {self.batch.name} {self.name}")
-        self.folder.write(self.batch, self.name, [{"seed": s, "update": UPDATES} for s in self.batch.seeds], {})
-
-    monkeypatch.setattr(TrainingPiece, "do", note)
-    monkeypatch.setattr(ExamPiece, "do", note)
-    monkeypatch.setattr(command, "_expected_seconds", lambda folder, missing, console: ([1.0] * len(missing), None))
-    return found
+pytestmark = pytest.mark.usefixtures("shared_programs")
 
 
 def read(root: Path, name: str, variant: str = "samplr", seeds: str = "seeds-0-1") -> list[dict]:
@@ -218,162 +169,6 @@ def test_the_report_needs_the_numbers_alone(study: Path) -> None:
     # 8 lines × 2 seeds × 2 variants; 2 times × 2 seeds × 2; 5 conditions × 2 seeds × (2 + 1) times.
     assert report.results == {"training": 32, "ground_truth": 8, "fixed_rates": 30}
     assert (study / "figures" / "empty.png").exists()
-
-
-class TestTwoCommandsAtOnce:
-    @pytest.fixture
-    def other(self, monkeypatch: pytest.MonkeyPatch, done: list[str]) -> Callable[[dict[str, list[str]]], None]:
-        """Has another command be busy with pieces while this one comes to them, and do them meanwhile."""
-
-        def busy(with_these: dict[str, list[str]]) -> None:
-            def work(self: TrainingPiece | ExamPiece, **_: object) -> None:
-                name = f"{self.batch.variant} {self.name}"
-                meanwhile = with_these.pop(name, None)
-                if meanwhile is not None:
-                    done.append(f"{name} was busy")
-                    for other in meanwhile:
-                        self.folder.write(self.batch, other, [{"seed": 0, "update": UPDATES}], {})
-                    raise BusyError("another process is at work")
-                done.append(name)
-                self.folder.write(self.batch, self.name, [{"seed": 0, "update": UPDATES}], {})
-
-            monkeypatch.setattr(TrainingPiece, "do", work)
-            monkeypatch.setattr(ExamPiece, "do", work)
-
-        return busy
-
-    DR = ("dr training", "dr ground_truth", "dr fixed_rates")
-    SAMPLR = ("samplr training", "samplr ground_truth", "samplr fixed_rates")
-
-    def test_what_the_other_does_comes_last(self, tmp_path: Path, other: Callable, done: list[str]) -> None:
-        other({"dr training": []})
-        reproduce(SMALL, tmp_path / "out", progress=False)
-        assert done == ["dr training was busy", *self.SAMPLR, *self.DR]
-
-    def test_what_the_other_has_done_meanwhile_is_not_done_again(
-        self, tmp_path: Path, other: Callable, done: list[str]
-    ) -> None:
-        other({"dr training": ["training", "fixed_rates"]})
-        reproduce(SMALL, tmp_path / "out", progress=False)
-        assert done == ["dr training was busy", "dr ground_truth", *self.SAMPLR]
-
-    def test_an_exam_that_the_other_takes_is_waited_for(self, study: Path, other: Callable, done: list[str]) -> None:
-        for name in ("ground_truth", "fixed_rates"):
-            (study / "data" / "dr" / "seeds-0-1" / f"{name}.csv").unlink()
-        other({"dr ground_truth": ["ground_truth"]})
-        reproduce(SMALL, study, progress=False)
-        assert done == ["dr ground_truth was busy", "dr fixed_rates"]
-
-    def test_what_it_is_busy_with_to_the_end_is_told_and_all_else_is_done(
-        self, study: Path, monkeypatch: pytest.MonkeyPatch, done: list[str]
-    ) -> None:
-        shutil.rmtree(study / "data" / "dr" / "seeds-0-1")
-        (study / "data" / "samplr" / "seeds-0-1" / "fixed_rates.csv").unlink()
-        (study / "results.json").unlink()
-
-        def busy(self: TrainingPiece, **_: object) -> None:
-            raise BusyError("another process is at work")
-
-        monkeypatch.setattr(TrainingPiece, "do", busy)
-        left = "dr seeds-0-1: training, dr seeds-0-1: ground_truth, dr seeds-0-1: fixed_rates"
-        with pytest.warns(SamplrWarning, match=f"another command is at work on {left}: run this one again"):
-            reproduce(SMALL, study, progress=False)
-        assert done == ["samplr seeds-0-1 fixed_rates"]
-        assert (study / "results.json").exists()
-
-    def test_seeds_that_the_other_begins_in_another_batch_are_not_trained_twice(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: list[str]
-    ) -> None:
-        folder = StudyFolder.open(tmp_path / "out", SMALL, None)
-
-        def train(self: TrainingPiece, **_: object) -> None:
-            folder.run(Batch("samplr", range(1))).mkdir(parents=True, exist_ok=True)  # as of `--seeds 1`
-            done.append(f"{self.batch.variant} {self.batch.name}")
-            self.folder.write(self.batch, self.name, [{"seed": s, "update": UPDATES} for s in self.batch.seeds], {})
-
-        monkeypatch.setattr(TrainingPiece, "do", train)
-        reproduce(SMALL, folder.root, only="train", progress=False)
-        assert done == ["dr seeds-0-1", "samplr seeds-0-0", "samplr seeds-1-1"]
-
-    def test_an_exam_keeps_others_from_the_run(self, study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        (study / "data" / "dr" / "seeds-0-1" / "fixed_rates.csv").unlink()
-        run = study / "runs" / "dr" / "seeds-0-1"
-
-        def examined(*_: object) -> None:
-            with pytest.raises(BusyError, match="is being written by another process"), held(run):
-                pass
-            raise KeyboardInterrupt
-
-        monkeypatch.setattr(pieces, "load_students", examined)
-        with pytest.raises(KeyboardInterrupt):
-            reproduce(SMALL, study, progress=False)
-        with held(run):
-            pass
-
-    def test_a_study_that_the_other_has_begun_with_other_steps_is_refused(self, tmp_path: Path) -> None:
-        late = StudyFolder.open(tmp_path, SMALL, STEPS)
-        StudyFolder.open(tmp_path, SMALL, 2 * STEPS).register(SMALL.variants)
-        with pytest.raises(RunFolderError, match=r"have 4,608 steps each, not 2,304"):
-            late.register(SMALL.variants)
-
-    def test_reports_are_written_one_after_the_other(self, study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The other command's report waits until this one's is written, and so its numbers are the later ones."""
-        order: list[str] = []
-
-        def second() -> None:
-            with alone_in(study):
-                order.append("second")
-
-        thread = threading.Thread(target=second)
-
-        def report(data: Data) -> Report:
-            thread.start()
-            thread.join(0.2)
-            order.append("first")
-            return count(data)
-
-        reproduce(dataclasses.replace(SMALL, report=report), study, only="report", progress=False)
-        thread.join()
-        assert order == ["first", "second"]
-
-
-def test_a_seed_that_diverged_is_left_out_and_told(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such a student plays on: with parameters that are no numbers it takes some action, too."""
-    (study / "data" / "samplr" / "seeds-0-1" / "ground_truth.csv").unlink()
-    load_students = pieces.load_students
-
-    def second_is_lost_in_the_end(run: Path, update: int, config: Config) -> ActorCritic:
-        networks = load_students(run, update, config)
-        lost = networks.actor.weight.at[1].set(math.nan) if update == UPDATES else networks.actor.weight
-        return eqx.tree_at(lambda networks: networks.actor.weight, networks, lost)
-
-    monkeypatch.setattr(pieces, "load_students", second_is_lost_in_the_end)
-    folder = StudyFolder.open(study, SMALL, None)
-    reproduce_it = functools.partial(reproduce, SMALL, study, progress=False)
-    with pytest.warns(SamplrWarning, match="samplr has diverged with seed 1: its numbers leave that out"):
-        reproduce_it()
-    with pytest.warns(SamplrWarning, match="samplr has diverged with seed 1: its numbers leave that out"):
-        report = reproduce_it(only="report")
-    data = folder.load()
-    assert data.diverged == {"samplr": [1]}
-    for name in ("training", "ground_truth", "fixed_rates"):
-        assert {row["seed"] for row in data.of(name) if row["variant"] == "samplr"} == {0}
-        assert {row["seed"] for row in data.of(name) if row["variant"] == "dr"} == {0, 1}
-    assert report.results["diverged"] == read_json(study / "results.json")["diverged"] == {"samplr": [1]}
-
-
-def test_a_study_warns_of_lost_students_and_not_of_shifts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def warn(self: TrainingPiece, **_: object) -> None:
-        warnings.warn("the curriculum has shifted the ice", GroundingWarning, stacklevel=1)
-        warnings.warn("the run of seed 1 has diverged", SamplrWarning, stacklevel=1)
-        self.folder.write(self.batch, self.name, [{"seed": 0, "update": UPDATES}], {})
-
-    monkeypatch.setattr(TrainingPiece, "do", warn)
-    monkeypatch.setattr(command, "_expected_seconds", lambda folder, missing, console: ([1.0] * len(missing), None))
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        reproduce(SMALL, tmp_path / "out", methods=["dr"], only="train", progress=False)
-    assert [str(warning.message) for warning in told] == ["the run of seed 1 has diverged"]
 
 
 @pytest.mark.parametrize(
