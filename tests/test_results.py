@@ -73,6 +73,8 @@ METHODS = {
     "q = 0.3, fictitious": "fixed_fictitious",
     "q = 0.3, told": "fixed_evidence",
     "q = 0.3, fictitious, told": "fixed_fictitious_evidence",
+    "every rate": "wide",
+    "every rate, fictitious": "wide_fictitious",
     "every rate, told": "wide_evidence",
     "every rate, fictitious, told": "wide_fictitious_evidence",
 }
@@ -109,7 +111,7 @@ FIGURES = {
 }
 """What the guides call a study's figures, and what these are multiplied by."""
 
-PAGES = {"results/README.md": 52, "docs/findings.md": 315, "docs/fruit_choice.md": 15}
+PAGES = {"results/README.md": 52, "docs/findings.md": 329, "docs/fruit_choice.md": 15}
 """How many numbers are found in each, so that a table that is called something else is noticed."""
 
 
