@@ -47,7 +47,7 @@ CAPTIONS: Mapping[str, str] = {
     "ice_seen": "The share of visited tiles with ice along training; dashed, P̄.",
     "ice_seen_told": "The same for students that are told the evidence.",
     "curriculum": "What the curricula ended on. Left: how icy their levels are. Right: how often the next tiles are "
-    "icy, by how many were revealed (where 5,000 tiles and more tell); dotted, how often the posterior expects it, and "
+    "icy, by how many were revealed (where 3,000 tiles and more tell); dotted, how often the posterior expects it, and "
     "a grounded student learns it.",
     "curriculum_told": "The same for students that are told the evidence.",
     "curriculum_past_the_paper": "The same for the variants past the paper.",
@@ -240,7 +240,7 @@ def curriculum(data: Data) -> Figure:
     return figure
 
 
-_ENOUGH_TILES = 5000
+_ENOUGH_TILES = 3000
 """A share of fewer tiles would be noise."""
 
 
