@@ -155,7 +155,7 @@ class CompiledPlayer:
             return play_episode(env, network, level, deterministic=deterministic, key=key)[0]
 
         over_episodes = jax.vmap(play, in_axes=(None, 0, 0))
-        self._play = jit(jax.vmap(over_episodes, in_axes=(0, None, None)))
+        self._play = jit(jax.vmap(over_episodes, in_axes=(0, None, None)), pictures=env.shows_pictures)
 
     def play(self, networks: ActorCritic, levels: Level, keys: PRNGKeyArray) -> dict[str, Array]:
         """Every run plays every level."""

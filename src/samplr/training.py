@@ -112,7 +112,7 @@ class Training:
         self._devices = over_devices(config.seeds)
         hyperparameters = hyperparameters or trees.repeat(build_hyperparameters(config), config.seeds)
         self.hyperparameters = jax.device_put(hyperparameters, self._devices)
-        self._advance = jit(self._advance_uncompiled, donate_argnums=1)
+        self._advance = jit(self._advance_uncompiled, pictures=self.env.shows_pictures, donate_argnums=1)
 
     @property
     def phases(self) -> tuple[Phase, ...]:

@@ -16,6 +16,7 @@ from samplr.envs.api import Environment
 from samplr.envs.spaces import Discrete
 from samplr.grounding import Ungrounded
 from samplr.rollout import collect
+from samplr.student import ppo as ppo_module
 from samplr.student.distributions import Categorical
 from samplr.student.networks import ActorCritic, MLPEncoder, build_network
 from samplr.student.normalisation import ReturnScale
@@ -172,6 +173,70 @@ def test_minibatches_of_a_recurrent_student_are_whole_sequences_in_order() -> No
 def test_minibatches_are_shuffled_anew_with_every_key(recurrent: bool) -> None:
     orders = {tuple(np.ravel(minibatches(recurrent, 2, seed).log_prob)) for seed in range(5)}
     assert len(orders) > 1
+
+
+# --- pieces of a minibatch --------------------------------------------------------------------------------------------
+
+
+def steps_of_one_input(count: int) -> Batch:
+    """Single steps that differ in all that the loss depends on; an observation has four bytes."""
+    columns = jax.random.normal(jax.random.key(1), (5, 1, count))
+    return Batch(
+        observation=columns[0][..., None],
+        action=(columns[1] > 0).astype(jnp.int32)[..., None],
+        log_prob=-jnp.abs(columns[1]),
+        value=columns[2],
+        start=jnp.zeros((1, count), bool),
+        advantage=columns[3],
+        target=columns[4],
+    )
+
+
+@pytest.mark.parametrize(
+    ("steps", "cached", "pieces"), [(12, 48, 1), (12, 47, 2), (12, 16, 3), (12, 15, 4), (12, 3, 12), (7, 27, 7)]
+)
+def test_pieces_are_the_fewest_of_one_size_that_a_cpu_holds(
+    steps: int, cached: int, pieces: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ppo_module, "_CACHED", cached)
+    assert ppo_module._pieces(steps_of_one_input(steps)) == pieces
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert ppo_module._pieces(steps_of_one_input(steps)) == 1
+
+
+def test_a_gradient_in_pieces_is_that_of_the_whole(network: ActorCritic, monkeypatch: pytest.MonkeyPatch) -> None:
+    ppo, batch = ppo_of(clip_values=True, entropy_coefficient=0.1), steps_of_one_input(12)
+
+    def gradient(cached: int) -> tuple[ActorCritic, Losses]:
+        monkeypatch.setattr(ppo_module, "_CACHED", cached)
+        # A function of its own, so that it is traced anew.
+        return jit(lambda: ppo.gradient(network, batch), runs_once=True)()
+
+    whole = gradient(48)
+    assert all(np.abs(leaf).max() > 1e-3 for leaf in jax.tree.leaves(whole[0]))
+    for in_pieces in (gradient(16), gradient(3)):
+        jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), in_pieces, whole)
+
+
+def test_sequences_of_a_recurrent_student_stay_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ppo_module, "_CACHED", 1)
+    env = Recall()
+    network = build_network(env, "mlp", (8,), 4, key=jax.random.key(0))
+    seen, loss = [], PPO.loss
+
+    def noted(ppo: PPO, network: ActorCritic, batch: Batch) -> Any:
+        seen.append(batch.log_prob.shape)
+        return loss(ppo, network, batch)
+
+    monkeypatch.setattr(PPO, "loss", noted)
+    levels = sample_levels(env, WORKERS, key=jax.random.key(1))
+
+    def update(key: jax.Array) -> Losses:
+        rollout = collect(env, Ungrounded(), network, levels, STEPS, key=key)
+        return ppo_of().update(network, ppo_of().init(network), rollout, rollout.reward, key=key)[2]
+
+    jax.eval_shape(update, jax.random.key(2))
+    assert set(seen) == {(STEPS, WORKERS)}
 
 
 # --- updates ----------------------------------------------------------------------------------------------------------

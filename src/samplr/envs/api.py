@@ -140,6 +140,11 @@ class Environment(eqx.Module):
 
         return jax.eval_shape(first_observation, jax.random.key(0))
 
+    @property
+    def shows_pictures(self) -> bool:
+        """Whether an observation has a part of height, width and channels."""
+        return any(leaf.ndim >= 3 for leaf in jax.tree.leaves(self.observation_shapes()))
+
     def identity(self, level: Level) -> PyTree:
         """The part of θ that simulation depends on: two levels that agree in it are the same level."""
         return (level.layout, level.aleatoric)

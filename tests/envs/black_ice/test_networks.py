@@ -53,9 +53,17 @@ class TestNetworks:
         seen = {"view": view, "evidence": jnp.array([0.0, 9.0])}
         assert encode(seen) == pytest.approx([-1, 0, 127 / 128, 0, np.log(10)])
 
-    def test_a_convolution_is_a_convolution(self):
-        # By blocks and by patches, with pictures whose sides the stride does and does not divide.
+    @pytest.mark.parametrize("backend", ["cpu", "gpu"])
+    def test_a_convolution_is_a_convolution(self, backend, monkeypatch):
+        # With pictures whose sides the stride does and does not divide. A GPU does some by blocks, a CPU none.
         cases = [(2, 2, (9, 11, 2)), (3, 1, (5, 6, 2)), (4, 2, (12, 9, 3)), (4, 2, (12, 9, 1)), (3, 2, (7, 8, 2))]
+        by_blocks = []
+
+        def noted(layer, x, weight, blocks=Convolution._by_blocks):
+            by_blocks.append((layer.side, layer.stride, x.shape))
+            return blocks(layer, x, weight)
+
+        monkeypatch.setattr(Convolution, "_by_blocks", noted)
 
         def both(side, stride, shape, key):
             layer = eqx.tree_at(
@@ -71,9 +79,13 @@ class TestNetworks:
             )
             return layer(x), known[0] + layer.bias
 
-        pairs = jit(lambda key: [both(*case, key) for case in cases], runs_once=True)(KEY)
-        for ours, known in pairs:
+        program = jit(lambda key: [both(*case, key) for case in cases], runs_once=True)
+        with monkeypatch.context() as elsewhere:
+            elsewhere.setattr(jax, "default_backend", lambda: backend)
+            program = program.trace(KEY)
+        for ours, known in program.lower().compile()(KEY):
             np.testing.assert_allclose(ours, known, rtol=1e-4, atol=1e-4)
+        assert by_blocks == ([] if backend == "cpu" else [(2, 2, (9, 11, 2)), (4, 2, (12, 9, 3))])
 
     def test_weights_begin_as_xaviers_for_relu(self):
         layer = Convolution(8, 16, 3, 1, key=jax.random.key(3))

@@ -41,7 +41,9 @@ class Convolution(eqx.Module):
     def __call__(self, x: Float[Array, "height width channels_in"]) -> Float[Array, "h w channels_out"]:
         """Convolve."""
         weight = self.weight.astype(x.dtype)
-        multiplied = self._by_blocks(x, weight) if self._shrinks(x.shape[-1]) else self._patches(x) @ weight
+        # A CPU takes three times as long for a gradient through blocks as for one through patches.
+        by_blocks = jax.default_backend() != "cpu" and self._shrinks(x.shape[-1])
+        multiplied = self._by_blocks(x, weight) if by_blocks else self._patches(x) @ weight
         return multiplied + self.bias.astype(x.dtype)
 
     def _shrinks(self, channels_in: int) -> bool:
@@ -68,12 +70,12 @@ class Convolution(eqx.Module):
 
     def _patches(self, x: Float[Array, "height width channels_in"]) -> Float[Array, "h w patch"]:
         """The pixels under the kernel at each of its places, by row, column and channel."""
+        # Columns first, and rows of those: half as many pieces to take a gradient through.
         side, stride = self.side, self.stride
-        height, width, _ = x.shape
-        rows = [slice(start, height - side + start + 1, stride) for start in range(side)]
-        columns = [slice(start, width - side + start + 1, stride) for start in range(side)]
-        shifted = [x[row, column] for row in rows for column in columns]
-        return jnp.concatenate(shifted, axis=-1)
+        columns = [x[:, start : x.shape[1] - side + start + 1 : stride] for start in range(side)]
+        beside = jnp.concatenate(columns, axis=-1)
+        rows = [beside[start : x.shape[0] - side + start + 1 : stride] for start in range(side)]
+        return jnp.concatenate(rows, axis=-1)
 
 
 class CarEncoder(eqx.Module):
